@@ -1,0 +1,66 @@
+"""The knobs of decoding, each named, explained and checked once; command-line options are made from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_type_hints
+
+Method = Literal["reanchor", "dflash", "plain"]
+Attach = Literal["earliest", "fixed", "longest", "random"]
+Retention = Literal["first", "longest"]
+Scope = Literal["full", "in_block", "extension"]
+VerifierPath = Literal["off", "path", "attach"]
+
+
+def knob(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+def check_choices(config: object) -> None:
+    """Raise ValueError for a field typed as a Literal whose value is none of its choices."""
+    for name, hint in get_type_hints(type(config)).items():
+        choices, value = get_args(hint), getattr(config, name)
+        if all(isinstance(choice, str) for choice in choices) and choices and value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """How a round proposes. Nothing here can change the output, only how many tokens a round commits."""
+
+    method: Method = knob("reanchor", "What a round drafts: baseline and shifted blocks, the baseline only, or nothing.")
+    attach: Attach = knob("earliest", "Where a shifted block joins the baseline (method, Table 6).")
+    retention: Retention = knob("first", "Which rejected path leaves its states for the next round.")
+    scope: Scope = knob("full", "Depths at which tokens of shifted blocks are kept (Table 4).")
+    verifier_path: VerifierPath = knob("off", "Use the target's own tokens along the rejected path as a branch.")
+    max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
+    max_nodes: int | None = knob(None, "Most trie nodes a round verifies, anchor included.  [default: no limit]")
+    attach_seed: int = knob(0, "Seed of --attach random.")
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if self.max_shifts is not None and self.max_shifts < 0:
+            raise ValueError(f"max_shifts must not be negative, got {self.max_shifts}")
+        if self.max_nodes is not None and self.max_nodes < 1:
+            raise ValueError(f"max_nodes must be at least 1 (the anchor), got {self.max_nodes}")
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """What is generated: length, stops and the target distribution's processing, in HF generate's order."""
+
+    max_new_tokens: int = knob(256, "Stop after this many new tokens.")
+    temperature: float = knob(0.0, "0 decodes greedily.")
+    top_p: float = knob(1.0, "Keep the smallest set of tokens with this much probability.")
+    top_k: int = knob(0, "Keep this many most likely tokens; 0 keeps all.")
+    seed: int | None = knob(None, "Seed of sampling.  [default: none]")
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be 0 (greedy) or positive, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be 0 (off) or positive, got {self.top_k}")

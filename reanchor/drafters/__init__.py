@@ -1,0 +1,1 @@
+"""Block drafters of the DFlash family: from a checkpoint to proposals."""

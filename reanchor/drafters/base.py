@@ -1,0 +1,33 @@
+"""What a drafter is: it scores positions; it builds no tree and keeps no state between calls of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from reanchor.core import Draft, Retained
+
+
+class Drafter(Protocol):
+    """A block drafter. All state of a decode lives in the cache that `new_cache` makes, one a call."""
+
+    tap_layers: tuple[int, ...]  # target layers whose outputs, concatenated in this order, are the features
+    block_size: int  # B, anchor slot included
+    proposals: int  # K
+
+    def new_cache(self) -> Any:
+        """An empty context: `len(cache)` is the number of committed positions, the anchor's position i."""
+
+    def commit(self, features: Tensor, cache: Any) -> None:
+        """Append target features of newly committed positions, in order. features: [m, Dc]"""
+
+    def draft(
+        self, anchor: int, retained: Retained, shifts: Sequence[int], cache: Any, top_k: int = 0
+    ) -> Draft:
+        """Baseline block of `anchor` at position len(cache) and, for every d in `shifts`, the block anchored at
+        retained.tokens[d-1] at position len(cache)+d with context F_{<i}, R_1..R_d; one batched call.
+
+        Leaves the cache as it was. top_k > 0 also fills `candidates` and `log_probs`.
+        """
