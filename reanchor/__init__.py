@@ -6,15 +6,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reanchor.config import DecodeConfig as DecodeConfig
     from reanchor.config import SamplingConfig as SamplingConfig
+    from reanchor.core import Step as Step
+    from reanchor.decoder import SpeculativeDecoder as SpeculativeDecoder
+    from reanchor.generator import ReAnchorGenerator as ReAnchorGenerator
+    from reanchor.generator import ReAnchorOutput as ReAnchorOutput
+    from reanchor.stats import Stats as Stats
 
 __version__ = "0.1.0"
 
 # public name -> module; loaded at first use, so that the command line answers --help at once
 _HOME = {
     "DecodeConfig": "config",
+    "ReAnchorGenerator": "generator",
+    "ReAnchorOutput": "generator",
     "SamplingConfig": "config",
+    "SpeculativeDecoder": "decoder",
+    "Stats": "stats",
+    "Step": "core",
 }
-__all__ = ["DecodeConfig", "SamplingConfig"]
+__all__ = [
+    "DecodeConfig",
+    "ReAnchorGenerator",
+    "ReAnchorOutput",
+    "SamplingConfig",
+    "SpeculativeDecoder",
+    "Stats",
+    "Step",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -85,14 +85,16 @@ class Step:
     drafted: int  # blocks drafted
     retained: int  # states retained from the round before
     stopped: bool
-
-    @property
-    def accepted(self) -> int:
-        """Drafts accepted: the tokens committed less the bonus."""
-        return len(self.tokens) - 1
+    cache: object = None  # the target's cache, committed up to the token before the last; the loop goes on with it
 
     @property
     def origins(self) -> list[int]:
         """Where each committed token came from; ROOT stands for the bonus."""
-        return [*(self.tree.origins[node] for node in self.verdict.path[1:]), ROOT]
+        last = self.tree.children.get((self.verdict.path[-1], self.tokens[-1]))  # a draft that ended the decoding
+        nodes = [*self.verdict.path[1:], 0 if last is None else last]
+        return [self.tree.origins[node] for node in nodes]
 
+    @property
+    def accepted(self) -> int:
+        """Drafts accepted: the committed tokens that the tree held."""
+        return sum(origin != ROOT for origin in self.origins)

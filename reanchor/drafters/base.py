@@ -31,3 +31,20 @@ class Drafter(Protocol):
 
         Leaves the cache as it was. top_k > 0 also fills `candidates` and `log_probs`.
         """
+
+
+class NoDrafter:
+    """Drafts nothing, so that the loop is plain decoding: one token a round."""
+
+    tap_layers: tuple[int, ...] = ()
+    block_size = 1
+    proposals = 0
+
+    def new_cache(self) -> None:
+        return None
+
+    def commit(self, features: Tensor, cache: None) -> None:
+        return None
+
+    def draft(self, anchor: int, retained: Retained, shifts: Sequence[int], cache: None, top_k: int = 0) -> Draft:
+        return Draft((0,), [[anchor]])

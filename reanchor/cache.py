@@ -1,0 +1,125 @@
+"""The target's keys and values: committed rows stay in place, trie rows stand behind them until one path is kept.
+
+It is an HF cache, so any HF model writes to it; it knows nothing of tries beyond the path it is told to keep.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, PretrainedConfig
+from transformers.cache_utils import CacheLayerMixin
+
+MIN_CAPACITY = 256
+
+
+class TreeLayer(CacheLayerMixin):
+    """One layer's view of a `TreeCache`. Sliding-window layers keep all rows too; their mask holds the window."""
+
+    is_croppable = True
+    is_sliding = False
+
+    def __init__(self, cache: TreeCache, index: int) -> None:
+        super().__init__()
+        self.cache, self.index = cache, index
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys, self.values = self.cache.place(self.index, key_states, value_states)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write rows behind the committed ones, without committing them. key_states: [1, heads, T, head_dim]"""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        start, end = self.cache.length, self.cache.length + key_states.shape[2]
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.cache.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_max_cache_shape(self) -> int:  # the name of get_max_length before transformers 5.20
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Nothing to do: all layers share the length that `TreeCache.crop` shortens."""
+
+
+class TreeCache(Cache):
+    """Stacked key/value buffers and one length shared by all layers.
+
+    Layers of equal shape share one buffer [layers, 2, 1, heads, capacity, head_dim], so that keeping a path is two
+    operations however many layers there are. `reserve` before every forward pass; `commit` after it.
+    """
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        text = config.get_text_config()
+        shared = getattr(text, "num_kv_shared_layers", None) or 0
+        own = text.num_hidden_layers - shared
+        types = getattr(text, "layer_types", None) or ["full_attention"] * own
+        self.kinds: list[str] = list(types[:own])
+        self.length = 0
+        self.capacity = 0
+        self.buffers: dict[str, Tensor] = {}  # kind of layer -> [layers, 2, 1, heads, capacity, head_dim]
+        super().__init__(layers=[TreeLayer(self, index) for index in range(own)])
+
+    def reserve(self, rows: int) -> None:
+        """Make room for `rows` rows behind the committed ones, growing by doubling."""
+        if self.length + rows <= self.capacity:
+            return
+        self.capacity = max(2 * self.capacity, self.length + rows, MIN_CAPACITY)
+        for kind, old in list(self.buffers.items()):
+            shape = list(old.shape)
+            shape[4] = self.capacity
+            new = old.new_zeros(shape)
+            new[:, :, :, :, : self.length] = old[:, :, :, :, : self.length]
+            self.buffers[kind] = new
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.keys, layer.values = self._rows(layer.index)
+
+    def place(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Key and value buffers of a layer, each [1, heads, capacity, head_dim], made at the first write of its kind."""
+        if keys.shape != values.shape:
+            raise ValueError(
+                f"layer {index} has keys {tuple(keys.shape)} and values {tuple(values.shape)} of different shapes; "
+                "such attention is not supported, use plain HF generate"
+            )
+        kind = self.kinds[index]
+        if kind not in self.buffers:
+            _, heads, _, head_dim = keys.shape
+            shape = (self.kinds.count(kind), 2, 1, heads, self.capacity, head_dim)
+            self.buffers[kind] = keys.new_zeros(shape)
+        return self._rows(index)
+
+    def _rows(self, index: int) -> tuple[Tensor, Tensor]:
+        kind = self.kinds[index]
+        keys, values = self.buffers[kind][self.kinds[:index].count(kind)]
+        return keys, values
+
+    def commit(self, path: list[int]) -> None:
+        """Keep, of the rows behind the committed ones, those of `path` in that order; drop the rest."""
+        keep = next((place for place, row in enumerate(path) if place != row), len(path))
+        if keep < len(path):
+            for buffer in self.buffers.values():
+                source = torch.tensor(path[keep:], device=buffer.device) + self.length
+                start, end = self.length + keep, self.length + len(path)
+                buffer[:, :, :, :, start:end] = buffer.index_select(4, source)
+        self.length += len(path)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Drop the last rows; HF passes their number as a negative count."""
+        self.length -= min(abs(tokens_to_remove), self.length)
+
+    def reset(self) -> None:
+        self.length = 0

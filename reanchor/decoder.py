@@ -1,0 +1,81 @@
+"""A target, a drafter and the knobs, held together: the engine without HF's generation interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from reanchor.config import DecodeConfig, SamplingConfig
+from reanchor.core import Step
+from reanchor.drafters.base import Drafter, NoDrafter
+from reanchor.loop import Stage, decode, untimed
+from reanchor.sampling import Choice, choice_for
+from reanchor.target import Target
+
+
+class SpeculativeDecoder:
+    """Decodes with a drafter; the output is the target's own.
+
+    model: an HF causal LM. drafter: None decodes plainly. Any state of a decode lives in that decode, so one decoder,
+    or several on one model, may be used again and again, also after an exception.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, drafter: Drafter | None = None, config: DecodeConfig | None = None
+    ) -> None:
+        config = config or DecodeConfig()
+        if drafter is None or config.method == "plain":
+            drafter, config = NoDrafter(), replace(config, method="plain")
+        self.config, self.drafter = config, drafter
+        self.target = Target(model, tuple(drafter.tap_layers))
+
+    def decode(
+        self,
+        prompt: Tensor | list[int],
+        sampling: SamplingConfig | None = None,
+        *,
+        end_ids: tuple[int, ...] = (),
+        choice: Choice | None = None,
+        stage: Stage = untimed,
+    ) -> Iterator[Step]:
+        """One step a round; the first is the prefill's. Nothing of it is a batch: prompt is [P].
+
+        `choice` replaces `sampling` and `end_ids` when the caller has its own. Raises ValueError for an empty prompt, one
+        with no room left in the target's context, and ids outside the vocabulary.
+        """
+        ids = self.check_prompt(torch.as_tensor(prompt, dtype=torch.long, device=self.target.device))
+        if choice is None:
+            sampling = sampling or SamplingConfig()
+            room = (self.target.context_length or 1 << 62) - len(ids)
+            if sampling.max_new_tokens > room:
+                sampling = replace(sampling, max_new_tokens=room)
+            choice = choice_for(sampling, ids, end_ids)
+        return decode(self.target, self.drafter, ids, choice, self.config, stage)
+
+    def check_prompt(self, prompt: Tensor) -> Tensor:
+        """The prompt [P] unchanged, or ValueError with the reason."""
+        if prompt.dim() != 1 or not len(prompt):
+            raise ValueError(f"the prompt must be at least one token [P], got shape {tuple(prompt.shape)}")
+        limit = self.target.context_length
+        if limit is not None and len(prompt) >= limit:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and the target's context {limit}; shorten it to leave room "
+                "for at least one new token"
+            )
+        vocabulary = self.target.model.get_input_embeddings().weight.shape[0]
+        if int(prompt.min()) < 0 or int(prompt.max()) >= vocabulary:
+            raise ValueError(
+                f"prompt ids run from {int(prompt.min())} to {int(prompt.max())}, outside the target's vocabulary of "
+                f"{vocabulary}; tokenize with the target's own tokenizer"
+            )
+        return prompt
+
+    def synchronize(self) -> Any:
+        """What makes the target's device finish its work; None where there is nothing to wait for."""
+        device = self.target.device.type
+        return getattr(torch, device).synchronize if device in ("cuda", "mps", "xpu") else None

@@ -1,0 +1,259 @@
+"""The drop-in for `model.generate`: the only room that knows HF's generation config, processors, criteria, streamers.
+
+HF's own generate runs around the decode loop (`custom_generate=`): it validates arguments, merges configs and builds
+processors and criteria, so that what a user sets means what it means there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerateDecoderOnlyOutput,
+    MaxLengthCriteria,
+    StopStringCriteria,
+)
+
+from reanchor.config import DecodeConfig
+from reanchor.decoder import SpeculativeDecoder
+from reanchor.drafters.base import Drafter
+from reanchor.sampling import Choice, Record
+from reanchor.stats import Recorder, Stats
+
+_MODES = {
+    "num_beams": (1, "beam search keeps several hypotheses"),
+    "num_beam_groups": (1, "group beam search keeps several hypotheses"),
+    "penalty_alpha": (None, "contrastive search scores candidates by hidden states"),
+    "dola_layers": (None, "DoLa needs the logits of other layers"),
+    "constraints": (None, "constrained beam search keeps several hypotheses"),
+    "force_words_ids": (None, "constrained beam search keeps several hypotheses"),
+    "prompt_lookup_num_tokens": (None, "prompt lookup is another way of drafting"),
+    "guidance_scale": (None, "guidance runs the target a second time for every token"),
+    "output_attentions": (False, "attention maps of a tree are not those of a sequence"),
+    "output_hidden_states": (False, "only the layers the drafter reads are kept"),
+    "use_cache": (True, "a tree is verified against cached keys and values"),
+}
+_ARGUMENTS = {
+    "assistant_model": "the drafter is given to ReAnchorGenerator",
+    "negative_prompt_ids": "guidance runs the target a second time for every token",
+    "negative_prompt_attention_mask": "guidance runs the target a second time for every token",
+    "custom_generate": "ReAnchorGenerator is one itself",
+    "inputs_embeds": "the drafter needs token ids",
+    "past_key_values": "the drafter has not seen the features of its rows; pass the whole prompt",
+    "cache": "the drafter has not seen the features of its rows; pass the whole prompt",
+}
+
+
+@dataclass
+class ReAnchorOutput(GenerateDecoderOnlyOutput):
+    """HF's output with `stats`, added up over the rows of a batch."""
+
+    stats: Stats | None = None
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What decoding one row of a batch gave."""
+
+    tokens: list[int]
+    stats: Stats
+    record: Record | None
+    cache: object
+
+
+class ReAnchorGenerator:
+    """Generates as `target.generate` does, with a drafter.
+
+    target: an HF causal LM; drafter: from `load_drafter`, or None for plain decoding; tokenizer: needed for
+    `stop_strings` only.
+    """
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        drafter: Drafter | None = None,
+        tokenizer: Any = None,
+        config: DecodeConfig | None = None,
+    ) -> None:
+        self.decoder = SpeculativeDecoder(target, drafter, config)
+        self.target, self.tokenizer = target, tokenizer
+
+    @classmethod
+    def from_pretrained(
+        cls, target: str, drafter: str | None = None, *, config: DecodeConfig | None = None, **options: Any
+    ) -> ReAnchorGenerator:
+        """Load both by folder, GGUF file or hub id; options go to `load_pair` (dtype, device)."""
+        from reanchor.loading import load_pair
+
+        pair = load_pair(target, drafter, **options)
+        return cls(pair.target, pair.drafter, pair.tokenizer, config)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+        prefix_allowed_tokens_fn: Any = None,
+        synced_gpus: bool | None = None,
+        streamer: Any = None,
+        *,
+        tokenizer: Any = None,
+        **kwargs: Any,
+    ) -> Tensor | ReAnchorOutput:
+        """`GenerationMixin.generate` with the same arguments, priorities and return types.
+
+        Batches and `num_return_sequences` run row by row. Raises ValueError for what cannot be exact here, with the
+        reason, before anything runs.
+        """
+        for name, reason in _ARGUMENTS.items():
+            if kwargs.get(name) is not None:
+                raise ValueError(f"{name} is not supported: {reason}")
+        run = _Run(self.decoder, tokenizer or self.tokenizer, streamer)
+        options = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "synced_gpus": synced_gpus}
+        kwargs.update({name: value for name, value in options.items() if value is not None})
+        stop_strings = kwargs.get("stop_strings") or getattr(generation_config, "stop_strings", None)
+        stop_strings = stop_strings or self.target.generation_config.stop_strings
+        if stop_strings is not None and run.tokenizer is None:
+            raise ValueError(f"stop_strings={stop_strings!r} need a tokenizer; give one to ReAnchorGenerator")
+        return self.target.generate(
+            inputs,
+            generation_config=generation_config,
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            streamer=streamer,
+            custom_generate=run,
+            tokenizer=run.tokenizer,
+            **kwargs,
+        )
+
+
+class _Run:
+    """One call of generate: what HF calls back with everything prepared."""
+
+    def __init__(self, decoder: SpeculativeDecoder, tokenizer: Any, streamer: Any) -> None:
+        self.decoder, self.tokenizer, self.streamer = decoder, tokenizer, streamer
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        tokenizer: Any = None,
+        **model_kwargs: Any,
+    ) -> Tensor | ReAnchorOutput:
+        check_mode(generation_config, batch=len(input_ids))
+        input_ids = input_ids.to(model.device)
+        mask = model_kwargs.get("attention_mask")
+        rows = [
+            self._row(
+                prompt if mask is None else unpadded(prompt, mask[index]),
+                input_ids.shape[1],
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+            )
+            for index, prompt in enumerate(input_ids)
+        ]
+        if self.streamer is not None:
+            self.streamer.end()
+        return self._output(input_ids, rows, generation_config)
+
+    def _row(
+        self,
+        prompt: Tensor,
+        width: int,
+        processors: LogitsProcessorList,
+        criteria: StoppingCriteriaList,
+        config: GenerationConfig,
+    ) -> _Row:
+        """Decode one row. width: padded prompt length, which HF counts max_length from."""
+        prompt = self.decoder.check_prompt(prompt)
+        wanted = config.output_scores or config.output_logits
+        record = Record() if wanted and config.return_dict_in_generate else None
+        choice = Choice(
+            prompt,
+            config.max_length - width,
+            sample=bool(config.do_sample),
+            processors=processors,
+            criteria=self._criteria(criteria, config),
+            end_ids=end_ids(config),
+            record=record,
+        )
+        recorder = Recorder(self.decoder.config.method, len(prompt), self.decoder.synchronize())
+        tokens: list[int] = []
+        cache = None
+        for step in self.decoder.decode(prompt, choice=choice, stage=recorder.stage):
+            recorder.add(step)
+            tokens += step.tokens
+            cache = step.cache
+            if self.streamer is not None:
+                self.streamer.put(torch.tensor(step.tokens))
+        return _Row(tokens, recorder.stats, record, cache)
+
+    def _criteria(self, criteria: StoppingCriteriaList, config: GenerationConfig) -> list[Any]:
+        """What the choice does not judge itself. Stop strings are made here: HF makes them only for its own modes."""
+        own = (EosTokenCriteria, MaxLengthCriteria)
+        kept = [each for each in criteria if type(each) not in own]
+        if config.stop_strings is not None and not any(isinstance(each, StopStringCriteria) for each in kept):
+            kept.append(StopStringCriteria(stop_strings=config.stop_strings, tokenizer=self.tokenizer))
+        return kept
+
+    def _output(self, input_ids: Tensor, rows: list[_Row], config: GenerationConfig) -> Tensor | ReAnchorOutput:
+        new = [torch.tensor(row.tokens, device=input_ids.device) for row in rows]
+        pad = config._pad_token_tensor
+        filler = int(pad) if pad is not None else 0  # with one row nothing is padded
+        sequences = torch.cat([input_ids, pad_sequence(new, batch_first=True, padding_value=filler)], dim=1)
+        if not config.return_dict_in_generate:
+            return sequences
+        stats = replace(rows[0].stats)
+        for row in rows[1:]:
+            stats.add(row.stats)
+        record = rows[0].record if len(rows) == 1 else None
+        return ReAnchorOutput(
+            sequences=sequences,
+            scores=tuple(record.scores) if record and config.output_scores else None,
+            logits=tuple(record.logits) if record and config.output_logits else None,
+            stats=stats,
+            **{_cache_field(): rows[0].cache if len(rows) == 1 else None},
+        )
+
+
+def _cache_field() -> str:
+    """HF renamed the field in 5.24."""
+    return "cache" if "cache" in GenerateDecoderOnlyOutput.__dataclass_fields__ else "past_key_values"
+
+
+def end_ids(config: GenerationConfig) -> list[int]:
+    """End-of-sequence ids of a prepared generation config."""
+    ids = config._eos_token_tensor
+    return [] if ids is None else ids.flatten().tolist()
+
+
+def check_mode(config: GenerationConfig, batch: int) -> None:
+    """Raise ValueError for generation modes a tree cannot reproduce exactly."""
+    for name, (usual, reason) in _MODES.items():
+        value = getattr(config, name, None)
+        if value is not None and value != usual:
+            raise ValueError(f"{name}={value!r} is not supported: {reason}; use the target's own generate")
+    if batch > 1 and (config.output_scores or config.output_logits):
+        raise ValueError(
+            f"output_scores and output_logits are given for one row only, got {batch}; rows end at different tokens"
+        )
+
+
+def unpadded(prompt: Tensor, mask: Tensor) -> Tensor:
+    """The prompt without its left padding; ValueError when the mask hides anything else. prompt, mask: [P]"""
+    start = int(mask.long().argmax())
+    if not bool(mask[start:].all()):
+        raise ValueError("attention_mask hides tokens after the first visible one; only left padding is supported")
+    return prompt[start:]

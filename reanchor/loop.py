@@ -1,0 +1,82 @@
+"""The decode loop: draft, assemble, verify, commit, yield. It knows no clock, no text and no printing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor
+
+from reanchor.config import DecodeConfig
+from reanchor.core import Draft, Retained, Step, Tree, Verdict
+from reanchor.drafters.base import Drafter
+from reanchor.proposal import Trie, assemble, rejected_path
+from reanchor.sampling import Choice
+from reanchor.target import Target
+from reanchor.verification import verify
+
+Stage = Callable[[str], AbstractContextManager[object]]
+
+
+def untimed(_name: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def decode(
+    target: Target,
+    drafter: Drafter,
+    prompt: Tensor,
+    choice: Choice,
+    config: DecodeConfig,
+    stage: Stage = untimed,
+) -> Iterator[Step]:
+    """Yield the committed tokens round by round, the prefill's one first. prompt: [P] on the target's device.
+
+    `stage(name)` is entered around prefill, draft, assemble, verify and commit, for whoever keeps the time.
+    All state lives in this call.
+    """
+    cache, context = target.new_cache(), drafter.new_cache()
+    rng = random.Random(config.attach_seed)
+    retained = Retained()
+
+    with stage("prefill"):
+        output = target.prefill(prompt, cache)
+        tree = Trie(int(prompt[-1])).freeze()
+        verdict = verify(tree, output.logits, choice)
+        drafter.commit(output.features, context)
+    yield Step(verdict.tokens, tree, verdict, drafted=0, retained=0, stopped=verdict.stopped, cache=cache)
+
+    while not verdict.stopped:
+        with stage("draft"):
+            draft = propose(drafter, verdict.tokens[-1], retained, context, choice.room, config)
+        with stage("assemble"):
+            tree = assemble(draft, retained, config, choice.room - 1, rng)
+        with stage("verify"):
+            output = target.verify(tree, cache)
+            verdict = verify(tree, output.logits, choice)
+        with stage("commit"):
+            cache.commit(verdict.path)
+            drafter.commit(output.features[verdict.path], context)
+            was_retained, retained = len(retained), retain(tree, verdict, output.features, config)
+        yield Step(verdict.tokens, tree, verdict, len(draft.blocks), was_retained, verdict.stopped, cache)
+
+
+def propose(
+    drafter: Drafter, anchor: int, retained: Retained, context: object, room: int, config: DecodeConfig
+) -> Draft:
+    """The blocks of one round; the anchor alone when only the bonus token is still allowed."""
+    if room == 1:
+        return Draft((0,), [[anchor]])
+    shifts = len(retained) if config.max_shifts is None else min(len(retained), config.max_shifts)
+    if config.method != "reanchor":
+        shifts = 0
+    return drafter.draft(anchor, retained, range(1, shifts + 1), context)
+
+
+def retain(tree: Tree, verdict: Verdict, features: Tensor, config: DecodeConfig) -> Retained:
+    """The rejected states and the target's tokens after them, for the next round. features: [N, Dc]"""
+    nodes = [] if config.method != "reanchor" else rejected_path(tree, verdict, config.retention)
+    if not nodes:
+        return Retained()
+    return Retained(tuple(verdict.choices[node] for node in nodes), features[nodes])

@@ -1,0 +1,16 @@
+"""Which rejected nodes leave their states for the next round (method, step 7)."""
+
+from __future__ import annotations
+
+from reanchor.config import Retention
+from reanchor.core import Tree, Verdict
+
+
+def rejected_path(tree: Tree, verdict: Verdict, rule: Retention) -> list[int]:
+    """Nodes after the last accepted one on the first (or the longest) inserted path that goes on beyond it."""
+    accepted = len(verdict.path)
+    beyond = [path for path in tree.paths if len(path) > accepted and path[accepted - 1] == verdict.path[-1]]
+    if not beyond:
+        return []
+    chosen = beyond[0] if rule == "first" else max(beyond, key=len)
+    return chosen[accepted:]

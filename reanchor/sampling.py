@@ -1,0 +1,134 @@
+"""The target's own choice of every token, and the end of decoding, judged after every token.
+
+Greedy is the argmax of the processed scores, sampling one draw from their softmax, as in HF generate. Processors that
+look at nothing but the scores run for all nodes of a tree at once. Any other processor sees exactly the prefixes that
+are committed, each once and in order, so that even one with a memory behaves as it does in HF generate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation import logits_process
+
+from reanchor.config import SamplingConfig
+
+# processors whose result for a row depends on that row's scores alone
+_PREFIX_FREE = {
+    getattr(logits_process, name)
+    for name in (
+        "TemperatureLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "TopHLogitsWarper",
+        "MinPLogitsWarper",
+        "TypicalLogitsWarper",
+        "EpsilonLogitsWarper",
+        "EtaLogitsWarper",
+        "LogitNormalization",
+        "InfNanRemoveLogitsProcessor",
+    )
+    if hasattr(logits_process, name)
+}
+
+
+@dataclass
+class Record:
+    """Scores before and after the processors, one [1, V] float32 tensor a committed token."""
+
+    logits: list[Tensor] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
+
+
+class Choice:
+    """Chooses tokens for one decode and remembers what it committed.
+
+    prompt: [P]. `criteria` are HF stopping criteria, called with the committed prefix [1, t]; end-of-sequence ids and the
+    length limit are plain integers because they are asked after every token.
+    """
+
+    def __init__(
+        self,
+        prompt: Tensor,
+        max_new_tokens: int,
+        *,
+        sample: bool = False,
+        processors: Sequence[object] = (),
+        criteria: Iterable[object] = (),
+        end_ids: Iterable[int] = (),
+        generator: torch.Generator | None = None,
+        record: Record | None = None,
+    ) -> None:
+        self.prefix = prompt.new_empty(1, len(prompt) + max_new_tokens, dtype=torch.long)
+        self.prefix[0, : len(prompt)] = prompt
+        self.length, self.limit = len(prompt), len(prompt) + max_new_tokens
+        self.sample, self.generator, self.record = sample, generator, record
+        self.processors = LogitsProcessorList(processors)
+        self.criteria, self.end_ids = list(criteria), frozenset(end_ids)
+        self.prefix_free = record is None and all(type(each) in _PREFIX_FREE for each in self.processors)
+
+    @property
+    def room(self) -> int:
+        """Tokens still allowed."""
+        return self.limit - self.length
+
+    @property
+    def committed(self) -> Tensor:
+        """Prompt and committed tokens: [1, t]"""
+        return self.prefix[:, : self.length]
+
+    def at_every_node(self, logits: Tensor) -> list[int] | None:
+        """The target's token at every node, or None when it depends on the prefix. logits: [N, V]"""
+        if not self.prefix_free:
+            return None
+        return self._pick(self._process(logits, self.committed)).tolist()
+
+    def after_prefix(self, logits: Tensor) -> int:
+        """The target's token after the committed prefix. logits: [V]"""
+        scores = self._process(logits[None], self.committed)
+        if self.record is not None:
+            self.record.logits.append(logits[None].float())
+            self.record.scores.append(scores)
+        return int(self._pick(scores))
+
+    def commit(self, token: int) -> bool:
+        """Append a token to the prefix; True when it is the last."""
+        self.prefix[0, self.length] = token
+        self.length += 1
+        scores = tuple(self.record.scores) if self.record is not None else None
+        # every criterion is asked every time: one may keep count
+        stops = [bool(criterion(self.committed, scores).all()) for criterion in self.criteria]  # type: ignore[operator]
+        return self.length >= self.limit or token in self.end_ids or any(stops)
+
+    def _process(self, logits: Tensor, prefix: Tensor) -> Tensor:
+        if not self.processors and not self.sample and self.record is None:
+            return logits  # the argmax of the raw scores, without a float copy of them
+        return self.processors(prefix, logits.to(torch.float32, copy=True))
+
+    def _pick(self, scores: Tensor) -> Tensor:
+        if not self.sample:
+            return scores.argmax(-1)
+        return torch.multinomial(scores.softmax(-1), 1, generator=self.generator)[:, 0]
+
+
+def choice_for(config: SamplingConfig, prompt: Tensor, end_ids: Iterable[int] = ()) -> Choice:
+    """The choice that a SamplingConfig describes; prompt: [P] on the target's device."""
+    warpers: list[object] = []
+    if config.temperature > 0:
+        if config.temperature != 1:
+            warpers.append(logits_process.TemperatureLogitsWarper(config.temperature))
+        if config.top_k:
+            warpers.append(logits_process.TopKLogitsWarper(config.top_k))
+        if config.top_p < 1:
+            warpers.append(logits_process.TopPLogitsWarper(config.top_p))
+    generator = None
+    if config.seed is not None:
+        generator = torch.Generator(prompt.device).manual_seed(config.seed)
+    sample = config.temperature > 0
+    return Choice(
+        prompt, config.max_new_tokens, sample=sample, processors=warpers, end_ids=end_ids, generator=generator
+    )

@@ -1,0 +1,144 @@
+"""The verifier: an HF causal LM asked about a whole tree in one pass, with the tapped layers' outputs as features."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from reanchor.cache import TreeCache
+from reanchor.core import Tree
+
+_ATTENTION = {"full_attention", "sliding_attention"}
+_SUPPORTED = "only full and sliding-window attention can verify a tree in one pass; use plain HF generate"
+
+
+@dataclass(frozen=True)
+class TargetOutput:
+    """Logits of the asked rows and the features of every row of one pass."""
+
+    logits: Tensor  # [N, V]; [1, V] after a prefill
+    features: Tensor  # [N, Dc]; [P, Dc] after a prefill; [N, 0] without taps
+
+
+def refuse_unsupported(model: PreTrainedModel) -> None:
+    """Raise ValueError for a target whose branches cannot be told apart in one pass, before anything runs."""
+    name = type(model).__name__
+    text = model.config.get_text_config()
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError(f"{name} is an encoder-decoder; a decoder-only causal LM is needed")
+    kinds = set(getattr(text, "layer_types", None) or ()) - _ATTENTION
+    if kinds or getattr(model, "_is_stateful", False):
+        found = ", ".join(sorted(kinds)) or "a recurrent state"
+        raise ValueError(f"{name} has layers with {found}: {_SUPPORTED}")
+    if model.get_output_embeddings() is None:
+        raise ValueError(f"{name} has no output head; load it with AutoModelForCausalLM")
+
+
+class Target:
+    """An HF causal LM and the layers a drafter reads."""
+
+    def __init__(self, model: PreTrainedModel, tap_layers: tuple[int, ...] = ()) -> None:
+        refuse_unsupported(model)
+        self.model = model
+        self.layers: nn.ModuleList = model.get_decoder().layers
+        outside = [layer for layer in tap_layers if not 0 <= layer < len(self.layers)]
+        if outside:
+            raise ValueError(
+                f"the drafter reads target layers {outside}, but {type(model).__name__} has layers "
+                f"0 to {len(self.layers) - 1}; pair the drafter with the target it was trained for"
+            )
+        self.tap_layers = tuple(tap_layers)
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        text = model.config.get_text_config()
+        self.window: int | None = getattr(text, "sliding_window", None)
+        kinds = getattr(text, "layer_types", None)
+        self.kinds: set[str] = set(kinds) if kinds else {"sliding_attention" if self.window else "full_attention"}
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @cached_property
+    def context_length(self) -> int | None:
+        """Positions the model was made for, when its config says."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    def new_cache(self) -> TreeCache:
+        return TreeCache(self.model.config)
+
+    def prefill(self, prompt: Tensor, cache: TreeCache) -> TargetOutput:
+        """Commit a prompt [P] by HF's own path; logits of its last position only."""
+        output = self._forward(prompt, cache, None, None, logits_to_keep=1)
+        cache.commit(list(range(len(prompt))))
+        return output
+
+    def verify(self, tree: Tree, cache: TreeCache) -> TargetOutput:
+        """Every node of a tree in one pass; commits nothing."""
+        tokens = torch.tensor(tree.tokens, device=self.device)
+        depths = torch.tensor(tree.depths, device=self.device)
+        mask = self._mask(tree, depths, cache.length) if len(tree) > 1 else None
+        return self._forward(tokens, cache, cache.length + depths, mask, logits_to_keep=0)
+
+    def _forward(
+        self,
+        tokens: Tensor,
+        cache: TreeCache,
+        positions: Tensor | None,
+        mask: Tensor | dict[str, Tensor] | None,
+        logits_to_keep: int,
+    ) -> TargetOutput:
+        cache.reserve(len(tokens))
+        if positions is None:
+            positions = torch.arange(len(tokens), device=tokens.device)
+        with self._tapped() as taps:
+            output = self.model(
+                input_ids=tokens[None],
+                position_ids=positions[None],
+                attention_mask=mask,
+                use_cache=True,
+                logits_to_keep=logits_to_keep,
+                **{self._cache_name: cache},
+            )
+        features = [taps[layer] for layer in self.tap_layers]
+        nothing = output.logits.new_empty(len(tokens), 0)
+        return TargetOutput(output.logits[0], torch.cat(features, -1) if features else nothing)
+
+    @contextmanager
+    def _tapped(self) -> Iterator[dict[int, Tensor]]:
+        """Collect the raw outputs [N, H] of the tapped layers while the context lasts."""
+        taps: dict[int, Tensor] = {}
+        handles = []
+        for layer in set(self.tap_layers):
+
+            def keep(_module: nn.Module, _args: object, output: Tensor | tuple[Tensor], layer: int = layer) -> None:
+                hidden = output if isinstance(output, Tensor) else output[0]
+                taps[layer] = hidden[0].to(self.device)
+
+            handles.append(self.layers[layer].register_forward_hook(keep))
+        try:
+            yield taps
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _mask(self, tree: Tree, depths: Tensor, committed: int) -> Tensor | dict[str, Tensor]:
+        """Additive masks [1, 1, N, C + N]: all committed rows within the window, then a node's ancestors and itself."""
+        sees = torch.from_numpy(tree.ancestry()).to(self.device)  # [N, N]
+        past = sees.new_ones(len(tree), committed)
+        masks = {}
+        for kind in self.kinds:
+            visible = torch.cat([past, sees], dim=1)
+            if kind == "sliding_attention" and self.window is not None and self.window <= committed + max(tree.depths):
+                keys = torch.cat([torch.arange(committed, device=self.device), committed + depths])
+                visible &= (committed + depths)[:, None] - keys[None] < self.window
+            bias = torch.zeros(visible.shape, dtype=self.model.dtype, device=self.device)
+            masks[kind] = bias.masked_fill_(~visible, torch.finfo(bias.dtype).min)[None, None]
+        return masks if len(masks) > 1 else next(iter(masks.values()))
