@@ -1,0 +1,1 @@
+"""The reanchor command, installed as reanchor_cli."""
