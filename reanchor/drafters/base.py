@@ -26,8 +26,8 @@ class Drafter(Protocol):
     def draft(
         self, anchor: int, retained: Retained, shifts: Sequence[int], cache: Any, top_k: int = 0
     ) -> Draft:
-        """Baseline block of `anchor` at position len(cache) and, for every d in `shifts`, the block anchored at
-        retained.tokens[d-1] at position len(cache)+d with context F_{<i}, R_1..R_d; one batched call.
+        """Baseline block of `anchor` at position len(cache) and, for every d in `shifts`, the block anchored
+        at retained.tokens[d-1] at position len(cache)+d with context F_{<i}, R_1..R_d; one batched call.
 
         Leaves the cache as it was. top_k > 0 also fills `candidates` and `log_probs`.
         """
@@ -46,5 +46,7 @@ class NoDrafter:
     def commit(self, features: Tensor, cache: None) -> None:
         return None
 
-    def draft(self, anchor: int, retained: Retained, shifts: Sequence[int], cache: None, top_k: int = 0) -> Draft:
+    def draft(
+        self, anchor: int, retained: Retained, shifts: Sequence[int], cache: None, top_k: int = 0
+    ) -> Draft:
         return Draft((0,), [[anchor]])

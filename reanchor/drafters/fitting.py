@@ -1,0 +1,57 @@
+"""Does this drafter belong to that target? It knows both descriptions and no weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from reanchor.drafters.config import DrafterConfig
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a drafter needs of its target."""
+
+    hidden_size: int
+    layers: int
+    vocab_size: int
+    embed: Any
+    head: Any
+
+
+def host_of(target: Any) -> Host:
+    """`target`: a transformers PreTrainedModel with a language-model head."""
+    config = target.config.get_text_config()
+    head = target.get_output_embeddings()
+    if head is None:
+        raise ValueError(
+            f"{type(target).__name__} has no output head: load the target with its causal-LM class"
+        )
+    return Host(
+        config.hidden_size, config.num_hidden_layers, config.vocab_size, target.get_input_embeddings(), head
+    )
+
+
+def check_fit(config: DrafterConfig, host: Host) -> None:
+    if config.hidden_size != host.hidden_size:
+        raise misfit(f"its width is {config.hidden_size}, the target's {host.hidden_size}")
+    beyond = [tap for tap in config.tap_layers if not 0 <= tap < host.layers]
+    if beyond:
+        raise misfit(
+            f"it reads target layers {beyond}, the target has {host.layers} (0 to {host.layers - 1})"
+        )
+    if config.target_layers is not None and config.target_layers != host.layers:
+        raise misfit(
+            f"it was trained for a target of {config.target_layers} layers, this one has {host.layers}"
+        )
+    if config.vocab_size != host.vocab_size:
+        raise misfit(f"its vocabulary has {config.vocab_size} tokens, the target's {host.vocab_size}")
+    rows = host.embed.weight.shape[0]
+    if not 0 <= config.mask_token_id < rows:
+        raise misfit(f"its mask_token_id is {config.mask_token_id}, the target's embedding has {rows} rows")
+
+
+def misfit(reason: str) -> ValueError:
+    return ValueError(
+        f"the drafter does not fit the target: {reason}; use the drafter trained for this target"
+    )

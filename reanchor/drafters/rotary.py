@@ -1,0 +1,54 @@
+"""Rotary angles by transformers' own rope code, kept in a table; it knows no block and no cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+from reanchor.drafters.config import DrafterConfig
+
+LENGTH_DEPENDENT = ("dynamic", "longrope")  # their frequencies change with the longest position seen
+
+
+def rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """heads: [rows, heads, hd]; rotary: cosines and signed sines, each [rows, 1, hd]"""
+    cos, sin = rotary
+    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
+
+
+def fits(table: Tensor, like: Tensor) -> bool:
+    return table.dtype == like.dtype and table.device == like.device
+
+
+class Rotary(nn.Module):
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        with torch.device("cpu"):  # the frequencies are in no checkpoint: never on the meta device
+            self.embedding = Qwen3RotaryEmbedding(
+                Qwen3Config(
+                    hidden_size=config.hidden_size,
+                    num_attention_heads=config.heads,
+                    num_key_value_heads=config.kv_heads,
+                    head_dim=config.head_dim,
+                    num_hidden_layers=config.layers,
+                    max_position_embeddings=config.max_positions,
+                    rope_parameters=dict(config.rope),
+                )
+            )
+        self.table: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, positions: Tensor, longest: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines at `positions` [rows], all below `longest`, in the dtype of `like`."""
+        if self.embedding.rope_type in LENGTH_DEPENDENT:
+            return self.angles(positions, like)
+        if self.table is None or len(self.table[0]) < longest or not fits(self.table[0], like):
+            size = max(256, 1 << (longest - 1).bit_length())
+            self.table = self.angles(torch.arange(size, device=like.device), like)
+        return self.table[0][positions], self.table[1][positions]
+
+    def angles(self, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = self.embedding(like, positions[None])  # [1, rows, hd]
+        first, second = sin[0].chunk(2, dim=-1)
+        return cos[0, :, None], torch.cat([-first, second], dim=-1)[:, None]
