@@ -1,11 +1,117 @@
-"""`reanchor generate`."""
+"""`reanchor generate`: the answer on stdout as it is committed, the figures on stderr."""
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from reanchor.config import DecodeConfig, SamplingConfig
+
+from .console import console, say, usage_errors, write
+from .options import options, pair_options, take
+from .prompt import prompt_ids, read_prompt
+
+if TYPE_CHECKING:
+    from reanchor.loading import Pair
+
+    from .run import Request, Run
 
 
 @click.command()
-def generate() -> None:
-    """Answer a prompt."""
-    raise click.UsageError("not in this version yet")
+@click.option("--prompt", help="The prompt; without it and --prompt-file it is read from standard input.")
+@click.option("--prompt-file", help="A UTF-8 file with the prompt; - is standard input.")
+@click.option("--raw", is_flag=True, help="Send the prompt as it is, without the tokenizer's chat template.")
+@click.option("--system", help="The system message of the chat.")
+@click.option(
+    "--thinking/--no-thinking", default=None, help="Thinking mode, where the chat template knows one."
+)
+@click.option("--stop", multiple=True, help="Stop after this text, which is kept; may be given again.")
+@pair_options
+@options(SamplingConfig)
+@options(DecodeConfig)
+@click.option("--compare", is_flag=True, help="Also run plain decoding and DFlash on the same prompt.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the answer.")
+@click.option("--show-trie", is_flag=True, help="Draw the rounds: where each committed token came from.")
+@click.option("--show-round", type=int, help="Draw the trie of this round too.")
+def generate(**given: Any) -> None:
+    """Answer a prompt with a target and a drafter that speeds it up without changing what it says."""
+    with usage_errors():
+        config, sampling = take(DecodeConfig, given), take(SamplingConfig, given)
+        if "" in given["stop"]:
+            raise ValueError("--stop '' would stop at once; give the text to stop after")
+        text = read_prompt(given["prompt"], given["prompt_file"])
+        answer(text, config, sampling, given)
+
+
+def answer(text: str, config: DecodeConfig, sampling: SamplingConfig, given: dict[str, Any]) -> None:
+    with console.status("Loading"):
+        pair = load(config, given)
+    from .answer import AnswerStream
+    from .run import Request, run
+
+    ids = prompt_ids(text, pair.tokenizer, given["raw"], given["system"], given["thinking"])
+    request = Request(ids, sampling, given["stop"])
+    if given["compare"]:
+        from .comparison import warm_up
+
+        warm_up(pair, request, config)
+    streamer = None if given["as_json"] else AnswerStream(pair.tokenizer, write)
+    done = run(pair, request, config, streamer)
+    report(done, pair, request, given)
+
+
+def load(config: DecodeConfig, given: dict[str, Any]) -> Pair:
+    from transformers.utils import logging
+
+    from reanchor.loading import load_pair
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    alone = config.method == "plain" and not given["compare"]
+    pair = load_pair(
+        given["target"],
+        None if alone else given["drafter"],
+        dtype=given["dtype"],
+        device=given["device"],
+        say=say,
+    )
+    if pair.tokenizer is None:
+        raise ValueError(
+            f"the target {given['target']!r} has no tokenizer; add its tokenizer files to the folder"
+        )
+    return pair
+
+
+def report(done: Run, pair: Pair, request: Request, given: dict[str, Any]) -> None:
+    from .summary import as_object, summary
+
+    printed = as_object(done, pair, {"target": given["target"], "drafter": given["drafter"]})
+    console.print(summary(done, pair))
+    if given["show_trie"] or given["show_round"] is not None:
+        draw(done, pair, given["show_round"])
+    if given["compare"]:
+        printed["compare"] = compare(done, pair, request)
+    if given["as_json"]:
+        write(json.dumps(printed, ensure_ascii=False) + "\n")
+
+
+def draw(done: Run, pair: Pair, number: int | None) -> None:
+    from .rounds import chosen, legend, rounds_table, trie
+
+    console.print(rounds_table(done.steps, pair.tokenizer))
+    console.print(legend())
+    if number is not None:
+        console.print(trie(chosen(done.steps, number), number, pair.tokenizer))
+
+
+def compare(done: Run, pair: Pair, request: Request) -> dict[str, Any]:
+    from . import comparison
+
+    runs = comparison.others(pair, request, done)
+    verdicts = {
+        method: comparison.verdict(pair, request, runs["plain"], each) for method, each in runs.items()
+    }
+    console.print(comparison.table(runs, verdicts))
+    return comparison.as_object(runs, verdicts)

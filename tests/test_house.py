@@ -39,7 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loop": ENGINE - {"loop"},
     "decoder": ENGINE,
     "generator": {*ENGINE, "decoder", "loading"},
-    "loading": {"target", "drafters", "attention"},
+    "gguf": set(),
+    "loading": {"target", "drafters", "attention", "gguf"},
     "benchmark": {*ENGINE, "decoder", "generator", "datasets"},
     "training": {"core", "target", "drafters", "datasets"},
 }

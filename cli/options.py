@@ -1,0 +1,62 @@
+"""A config dataclass as click options, so that a knob is named, explained and given its default once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C")
+
+
+def options(config: type) -> Callable[[F], F]:
+    """Decorator: one option a field; the help is the field's metadata."""
+    hints = get_type_hints(config)
+
+    def decorate(command: F) -> F:
+        for knob in reversed(fields(config)):
+            flag = "--" + knob.name.replace("_", "-")
+            kind = option_type(hints[knob.name])
+            command = click.option(
+                f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+                type=kind,
+                default=knob.default,
+                show_default=knob.default is not None,
+                help=knob.metadata["help"],
+            )(command)
+        return command
+
+    return decorate
+
+
+def option_type(hint: Any) -> Any:
+    """The click type of a field's annotation; None as a value stands for an option that isn't given."""
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = (each for each in get_args(hint) if each is not type(None))
+    return click.Choice(get_args(hint)) if get_origin(hint) is Literal else hint
+
+
+def take(config: type[C], given: dict[str, Any]) -> C:
+    """Build a config of its own options, removing them from `given`."""
+    return config(**{knob.name: given.pop(knob.name) for knob in fields(config)})  # type: ignore[arg-type]
+
+
+PAIR = (
+    click.option("--target", default="demo", show_default=True, help="Folder, .gguf file, hub id, or demo."),
+    click.option("--drafter", default="demo", show_default=True, help="Folder, hub id, or demo."),
+    click.option(
+        "--dtype", help="float32, bfloat16, float16 or float64.  [default: float32 on a CPU, else bfloat16]"
+    ),
+    click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda where there is one]"),
+)
+
+
+def pair_options(command: F) -> F:
+    """Decorator: what to load, in which precision, and where."""
+    for option in reversed(PAIR):
+        command = option(command)
+    return command

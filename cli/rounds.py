@@ -1,0 +1,83 @@
+"""Rounds drawn: where each committed token came from, and the trie of one round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree as Drawing
+
+from reanchor import Step
+from reanchor.core import BASELINE, ROOT, VERIFIER_PATH, Tree
+
+STYLES = {"bonus": "yellow", "baseline": "green", "shifted": "magenta", "verifier path": "cyan"}
+
+
+def source(origin: int) -> str:
+    """The name of an origin of a node or a committed token."""
+    names = {ROOT: "bonus", BASELINE: "baseline", VERIFIER_PATH: "verifier path"}
+    return names.get(origin, "shifted")
+
+
+def mark(origin: int) -> str:
+    """An origin in a character or two, for terminals without colour."""
+    return {ROOT: "+", BASELINE: "b", VERIFIER_PATH: "v"}.get(origin, f"s{origin}")
+
+
+def legend() -> Text:
+    line = Text("b baseline block", STYLES["baseline"])
+    line.append("   s2 shifted block at offset 2", STYLES["shifted"])
+    line.append("   v verifier path", STYLES["verifier path"])
+    return line.append("   + bonus, the target's own", STYLES["bonus"])
+
+
+def shown(tokenizer: Any, token: int) -> str:
+    """A token as it can be read in a line."""
+    return repr(tokenizer.decode([token]))
+
+
+def rounds_table(steps: list[Step], tokenizer: Any) -> Table:
+    """A row a round; the prefill's step is not one."""
+    table = Table(title="rounds", title_justify="left")
+    for name in ("round", "blocks", "nodes", "+tokens"):
+        table.add_column(name, justify="right")
+    table.add_column("from")
+    table.add_column("committed")
+    for number, step in enumerate(steps[1:], 1):
+        line = Text(" ").join(
+            Text(shown(tokenizer, token), STYLES[source(origin)])
+            for token, origin in zip(step.tokens, step.origins, strict=True)
+        )
+        marks = " ".join(mark(origin) for origin in step.origins)
+        counts = (number, step.drafted, len(step.tree), len(step.tokens))
+        table.add_row(*map(str, counts), marks, line)
+    return table
+
+
+def trie(step: Step, number: int, tokenizer: Any) -> Drawing:
+    """The trie of one round: what was verified, what of it was accepted, and what the target said instead."""
+    tree, path = step.tree, set(step.verdict.path)
+    drawings = [Drawing(Text(f"round {number}: anchor {shown(tokenizer, tree.tokens[0])}", "bold"))]
+    for node in range(1, len(tree)):
+        drawings.append(drawings[tree.parents[node]].add(label(tree, node, node in path, tokenizer)))
+    drawings[step.verdict.path[-1]].add(
+        Text(f"→ {shown(tokenizer, step.tokens[-1])}", STYLES[source(step.origins[-1])])
+    )
+    return drawings[0]
+
+
+def label(tree: Tree, node: int, accepted: bool, tokenizer: Any) -> Text:
+    origin = tree.origins[node]
+    text = Text(shown(tokenizer, tree.tokens[node]), STYLES[source(origin)])
+    text.append(f"  {mark(origin)}", "dim")
+    if accepted:
+        text.append(" ✓ accepted", "bold")
+    return text
+
+
+def chosen(steps: list[Step], number: int) -> Step:
+    """The step of round `number`, counted from 1; ValueError when there is no such round."""
+    if not 1 <= number < len(steps):
+        raise ValueError(f"--show-round {number} isn't there: this decode had rounds 1 to {len(steps) - 1}")
+    return steps[number]

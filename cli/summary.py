@@ -1,0 +1,68 @@
+"""Figures of one run as a table for people and as an object for machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from reanchor.loading import Pair
+
+from .run import Run
+
+STAGES = ("draft", "assemble", "verify", "commit", "other")
+
+
+def setting(pair: Pair) -> dict[str, str]:
+    """Where and how the target runs."""
+    model = pair.target
+    return {
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attention": str(model.config._attn_implementation),
+    }
+
+
+def figures(run: Run) -> dict[str, str]:
+    """The rows of the summary."""
+    stats = run.stats.to_dict(rounds=False)
+    return {
+        "tokens": f"{stats['tokens']}  ({run.finish})",
+        "acceptance length τ": number(stats["tau"]),
+        "drafts accepted per round": number(stats["drafts_accepted_per_round"]),
+        "tokens from shifted blocks": percent(stats["shifted_share"]),
+        "rounds": str(stats["rounds"]),
+        "nodes verified per round": number(stats["nodes_per_round"], 1),
+        "time to first token": f"{stats['time_to_first_token'] * 1000:.0f} ms",
+        "tokens per second": number(stats["tokens_per_second"], 1),
+        "time split": split(stats["stage_seconds"]),
+    }
+
+
+def summary(run: Run, pair: Pair) -> Table:
+    table = Table(
+        title=f"reanchor generate, method {run.config.method}", show_header=False, title_justify="left"
+    )
+    for name, value in {**figures(run), **setting(pair)}.items():
+        table.add_row(name, value)
+    return table
+
+
+def split(seconds: dict[str, float]) -> str:
+    total = sum(seconds.values())
+    return ", ".join(f"{stage} {percent(seconds[stage] / total if total else None)}" for stage in STAGES)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def as_object(run: Run, pair: Pair, names: dict[str, Any]) -> dict[str, Any]:
+    """What --json prints."""
+    import reanchor
+
+    return {"reanchor": reanchor.__version__, **names, **setting(pair), **run.to_dict()}

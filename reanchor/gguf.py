@@ -1,0 +1,111 @@
+"""A GGUF file as an ordinary checkpoint folder, converted once and kept in the user's cache.
+
+A folder gets its name only when it is whole: an interrupted conversion leaves nothing that could be loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+Say = Callable[[str], None]
+REMEDY = "pip install gguf accelerate"
+
+
+def folder_of(file: Path, say: Say) -> Path:
+    """The converted checkpoint of a GGUF file, made on first use. Raises ValueError with the remedy."""
+    with file.open("rb") as stream:
+        if stream.read(4) != b"GGUF":
+            raise ValueError(
+                f"{file} is not a GGUF file; a checkpoint in another format is given as its folder"
+            )
+    folder = cache_root() / f"{file.stem}-{key_of(file)}"
+    if not folder.is_dir():
+        say(f"Converting {file.name}, once; the next start reads {folder}")
+        convert(file, folder)
+    return folder
+
+
+def cache_root() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "reanchor"
+
+
+def key_of(file: Path) -> str:
+    """Changes with the file's content and with the library that reads it."""
+    digest = hashlib.sha256(f"{transformers.__version__} {file.stat().st_size} ".encode())
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def convert(file: Path, folder: Path) -> None:
+    """Dequantise to float32 and write beside the final name, then rename."""
+    for module in ("gguf", "accelerate"):
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise ValueError(f"{file.name} needs the package {module} to be read: {REMEDY}") from error
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise ValueError(
+            f"the converted model cannot be kept in {folder.parent} ({error.strerror}); "
+            "point XDG_CACHE_HOME at a folder that can be written"
+        ) from error
+    try:
+        write(file, draft)
+        publish(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write(file: Path, folder: Path) -> None:
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            **source, dtype=torch.float32, output_loading_info=True, **unpacked()
+        )
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:
+        raise ValueError(f"transformers cannot read {file}: {error}") from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ValueError(f"{file} lacks tensors: {', '.join(missing)}; fetch the file again")
+    config = model.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config  # the weights are plain now
+    with torch.device("meta"):
+        plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.generation_config = model.generation_config
+    try:
+        plain.save_pretrained(folder, state_dict=model.state_dict())
+        tokenizer.save_pretrained(folder)
+    except OSError as error:
+        raise ValueError(f"the converted model cannot be written to {folder.parent}: {error}") from error
+
+
+def unpacked() -> dict[str, Any]:
+    """Newer transformers keep GGUF weights packed where a kernel is installed; here they are wanted plain."""
+    config = getattr(transformers, "GgufConfig", None)
+    return {} if config is None else {"quantization_config": config(dequantize=True)}
+
+
+def publish(draft: Path, folder: Path) -> None:
+    try:
+        draft.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was first, with the same content
+            raise

