@@ -1,0 +1,172 @@
+"""The room as an attention implementation of transformers: inside a scope, any model that takes its attention from the
+library's interface verifies through our backends, with no line of its modelling code copied. Outside, nothing is changed.
+
+A call reaches the attention function as a keyword of the model's forward, which hands its keywords on to every layer:
+`with scope: model(ids, ..., **scope.keywords(sees))`. The cache must return rows in token order, the tail behind the
+prefix, for sliding layers too. While a scope is open its model computes nothing but such calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from reanchor.attention.problem import Problem, Visibility
+from reanchor.attention.table import Attention
+
+NAME = "reanchor_tail"  # how transformers calls us while a scope is open
+KEYWORD = "reanchor_call"
+LAYER_TYPES = ("full_attention", "sliding_attention")
+# Keywords by which a model changes its scores in ways this room does not know.
+UNKNOWN_SCORES = ("s_aux", "position_bias", "head_mask")
+_open_scopes = 0
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one forward of the model is about."""
+
+    attention: Attention
+    sees: Visibility
+
+
+def refusal(model: nn.Module) -> str | None:
+    """Why a model cannot verify through this room, or None."""
+    name = type(model).__name__
+    layers = attention_modules(model)
+    if not getattr(model, "_supports_attention_backend", False) or not layers:
+        return f"{name} does not take its attention from transformers' attention interface"
+    if any(getattr(layer, "sinks", None) is not None for layer in layers):
+        return f"{name} has attention sinks, which no backend computes"
+    for layer in layers:
+        unknown = sorted(set(getattr(layer.config, "layer_types", None) or ()) - set(LAYER_TYPES))
+        if unknown:
+            return f"{name} has layers of type {', '.join(map(str, unknown))}"
+    return None
+
+
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    """The decoder's attention layers: what has an index, a scale and a config."""
+    parts = ("layer_idx", "scaling", "config")
+    return [module for module in model.modules() if all(hasattr(module, part) for part in parts)]
+
+
+class Scope:
+    """Opens our attention for one model; entering and leaving costs a few assignments, so it may be done every round."""
+
+    def __init__(self, model: nn.Module, attention: Attention) -> None:
+        reason = refusal(model)
+        if reason is not None:
+            raise ValueError(f"{reason}; verify through the model's own attention and a dense mask instead")
+        self.attention = attention
+        layers = attention_modules(model)
+        configs = [*(layer.config for layer in layers), model.config]
+        self.configs = list({id(config): config for config in configs}.values())
+        self.before: list[list[Any]] = []
+
+    def keywords(self, sees: Visibility) -> dict[str, Call]:
+        return {KEYWORD: Call(self.attention, sees)}
+
+    def __enter__(self) -> Scope:
+        register()
+        self.before.append([config._attn_implementation_internal for config in self.configs])
+        self.assign([NAME] * len(self.configs))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.assign(self.before.pop())
+        unregister()
+
+    def assign(self, names: list[Any]) -> None:
+        # Not the public setter: it would write to the configs of other parts of the model as well, a vision tower's say.
+        for config, name in zip(self.configs, names, strict=True):
+            config._attn_implementation_internal = name
+
+
+def register() -> None:
+    global _open_scopes
+    with _lock:
+        _open_scopes += 1
+        ALL_ATTENTION_FUNCTIONS[NAME] = forward
+        ALL_MASK_ATTENTION_FUNCTIONS[NAME] = no_mask
+
+
+def unregister() -> None:
+    global _open_scopes
+    with _lock:
+        _open_scopes -= 1
+        if _open_scopes == 0:
+            del ALL_ATTENTION_FUNCTIONS[NAME]
+            del ALL_MASK_ATTENTION_FUNCTIONS[NAME]
+
+
+def no_mask(*args: Any, **kwargs: Any) -> None:
+    """Visibility comes with the call."""
+
+
+def forward(
+    module: nn.Module,
+    query: Tensor,  # [1, Hq, N, D]
+    key: Tensor,  # [1, Hkv, L + T or more, D]
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **keywords: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention contract: output [1, N, Hq, D] and no weights."""
+    call = keywords.get(KEYWORD)
+    check(module, query, key, value, sliding_window, call, keywords)
+    assert call is not None
+    problem = Problem(
+        queries=query[0].transpose(0, 1),
+        keys=key[0],
+        values=value[0],
+        sees=call.sees,
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=sliding_window,
+        softcap=softcap,
+    )
+    return call.attention.attend(problem)[None].contiguous(), None
+
+
+def check(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sliding_window: int | None,
+    call: Call | None,
+    keywords: dict[str, Any],
+) -> None:
+    """Refuse what this room would compute wrongly."""
+    name = type(module).__name__
+    if call is None:
+        raise ValueError(f"{name} was called inside a tree-attention scope without `{KEYWORD}`; pass scope.keywords(...)")
+    if query.shape[0] != 1:
+        raise ValueError(f"tree attention serves batch size 1, got {query.shape[0]}")
+    if key.shape != value.shape:
+        raise ValueError(f"{name} has keys {tuple(key.shape)} and values {tuple(value.shape)}; both must be one shape")
+    for unknown in UNKNOWN_SCORES:
+        if keywords.get(unknown) is not None:
+            raise ValueError(f"{name} passes `{unknown}`, which no attention backend computes")
+    types = getattr(module.config, "layer_types", None)
+    sliding = types is not None and types[module.layer_idx] == "sliding_attention"
+    if sliding and sliding_window is None:
+        raise ValueError(f"{name} is a sliding layer but passes no window")
+    length = call.sees.host_length
+    if length is not None and key.shape[2] < length + call.sees.tail:
+        raise ValueError(
+            f"the cache returned {key.shape[2]} rows for {length} committed and {call.sees.tail} new ones; "
+            "it must keep every row, for sliding layers too"
+        )
