@@ -1,1 +1,1 @@
-"""Attention of trie nodes over a committed prefix and their own ancestors: one definition, several backends."""
+"""Attention over a committed prefix and a short tail behind it: one definition, several backends."""

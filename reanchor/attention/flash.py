@@ -1,8 +1,9 @@
-"""The flash-attention backend: dense flash-attention over the prefix with its log-sum-exp, our kernel over the tail,
-both merged in fp32. It knows no window that binds: flash-attention cuts windows by index, a trie needs them by depth.
+"""The flash-attention backend: dense flash-attention over the prefix with its log-sum-exp, our kernel over
+the tail, both merged in fp32. It knows no window that binds: flash-attention cuts windows by index, a trie
+needs them by depth.
 
-The prefix goes to the first of: flash-attention 3, flash-attention 2 (both read the length on the device), torch's
-own flash kernels (which need the length on the host).
+The prefix goes to the first of: flash-attention 3, flash-attention 2 (both read the length on the device),
+torch's own flash kernels (which need the length on the host).
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The room as an attention implementation of transformers: inside a scope, any model that takes its attention from the
-library's interface verifies through our backends, with no line of its modelling code copied. Outside, nothing is changed.
+"""The room as an attention implementation of transformers: inside a scope, any model that takes its
+attention from the library's interface verifies through our backends, with no line of its modelling code
+copied. Outside, nothing is changed.
 
-A call reaches the attention function as a keyword of the model's forward, which hands its keywords on to every layer:
-`with scope: model(ids, ..., **scope.keywords(sees))`. The cache must return rows in token order, the tail behind the
-prefix, for sliding layers too. While a scope is open its model computes nothing but such calls.
+A call reaches the attention function as a keyword of the model's forward, which hands its keywords on to
+every layer: `with scope: model(ids, ..., **scope.keywords(sees))`. The cache must return rows in token
+order, the tail behind the prefix, for sliding layers too. While a scope is open its model computes nothing
+but such calls.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
 
 
 class Scope:
-    """Opens our attention for one model; entering and leaving costs a few assignments, so it may be done every round."""
+    """Opens our attention for one model; cheap enough to enter and leave every round."""
 
     def __init__(self, model: nn.Module, attention: Attention) -> None:
         reason = refusal(model)
@@ -67,7 +69,7 @@ class Scope:
             raise ValueError(f"{reason}; verify through the model's own attention and a dense mask instead")
         self.attention = attention
         layers = attention_modules(model)
-        configs = [*(layer.config for layer in layers), model.config]
+        configs: list[Any] = [*(layer.config for layer in layers), model.config]
         self.configs = list({id(config): config for config in configs}.values())
         self.before: list[list[Any]] = []
 
@@ -87,7 +89,7 @@ class Scope:
         unregister()
 
     def assign(self, names: list[Any]) -> None:
-        # Not the public setter: it would write to the configs of other parts of the model as well, a vision tower's say.
+        # Not the public setter: it would write to the configs of other parts as well, a vision tower's say.
         for config, name in zip(self.configs, names, strict=True):
             config._attn_implementation_internal = name
 
@@ -152,11 +154,15 @@ def check(
     """Refuse what this room would compute wrongly."""
     name = type(module).__name__
     if call is None:
-        raise ValueError(f"{name} was called inside a tree-attention scope without `{KEYWORD}`; pass scope.keywords(...)")
+        raise ValueError(
+            f"{name} was called inside a tree-attention scope without `{KEYWORD}`; pass scope.keywords(...)"
+        )
     if query.shape[0] != 1:
         raise ValueError(f"tree attention serves batch size 1, got {query.shape[0]}")
     if key.shape != value.shape:
-        raise ValueError(f"{name} has keys {tuple(key.shape)} and values {tuple(value.shape)}; both must be one shape")
+        raise ValueError(
+            f"{name} has keys {tuple(key.shape)} and values {tuple(value.shape)}; both must be one shape"
+        )
     for unknown in UNKNOWN_SCORES:
         if keywords.get(unknown) is not None:
             raise ValueError(f"{name} passes `{unknown}`, which no attention backend computes")

@@ -1,10 +1,14 @@
 """The Triton kernels: split-KV attention of a prefix and a tail, and the merge of its partial results.
 
-Letters as in `problem.py`. The program (m, h, s) attends BLOCK_M rows of key head h, row r being query r // G of group
-head r % G, over the s-th part of the key rows. The grid is the same for every L: a program reads L on the device and
-works out its own part, so one captured graph serves every length. Log-sum-exps are fp32 and to base 2 inside the file.
-This file imports triton; only `triton.py` and `flash.py` import this file, and only when asked to attend.
+Letters as in `problem.py`. The program (m, h, s) attends BLOCK_M rows of key head h, row r being query r
+// G of group head r % G, over the s-th part of the key rows. The grid is the same for every L: a program
+reads L on the device and works out its own part, so one captured graph serves every length. Log-sum-exps
+are fp32 and to base 2 inside the file. This file imports triton; only `triton.py` and `flash.py` import
+this file, and only when asked to attend.
 """
+
+# mypy: disable-error-code="no-untyped-def"
+# Arguments of kernels have no Python types.
 
 from __future__ import annotations
 
@@ -44,15 +48,15 @@ def _scores(q, k, scale, softcap, SOFTCAP: tl.constexpr, PRECISION: tl.constexpr
 
 
 @triton.jit
-def _absorb(s, v, m, l, acc, PRECISION: tl.constexpr):
+def _absorb(s, v, m, z, acc, PRECISION: tl.constexpr):
     """Fold one block of scores and values into the running maximum, sum and output."""
     m_new = tl.maximum(m, tl.max(s, 1))
     safe = tl.where(m_new == float("-inf"), 0.0, m_new)  # a row that has seen nothing yet
     p = tl.exp2(s - safe[:, None])
     shrink = tl.exp2(m - safe)
-    l = l * shrink + tl.sum(p, 1)
+    z = z * shrink + tl.sum(p, 1)
     acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION)
-    return m_new, l, acc
+    return m_new, z, acc
 
 
 @triton.jit
@@ -73,7 +77,7 @@ def _tail_seen(j0, query, depth, q_ok, Words, TailDepths, w_stride, T, window,
 
 
 @triton.jit
-def split(
+def split(  # noqa: PLR0915 (a kernel is one function)
     Q, K, V, Length, Words, Depths, TailDepths, Out, Lse,  # fmt: skip
     scale, softcap, window,
     q_n, q_h, q_d, k_h, k_s, k_d, v_h, v_s, v_d, w_stride,
@@ -83,7 +87,7 @@ def split(
     PREFIX: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
     UPCAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Out [SPLITS, N, HQ, D] fp32 and Lse [SPLITS, N, HQ] of each part; a part that holds no key has Lse -inf."""
+    """Out [SPLITS, N, HQ, D] fp32 and Lse [SPLITS, N, HQ] of each part; without a key, Lse is -inf."""
     head = tl.program_id(1)
     part = tl.program_id(2)
     length = tl.load(Length)
@@ -115,43 +119,44 @@ def split(
     if UPCAST:
         q = q.to(tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l = tl.zeros([BLOCK_M], tl.float32)
+    z = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, D_PAD], tl.float32)
     k_head = K + head.to(tl.int64) * k_h
     v_head = V + head.to(tl.int64) * v_h
     column = tl.arange(0, BLOCK_N)
 
     if PREFIX:
-        # Blocks [clear, ragged) are whole and inside every query's window: no mask. Those before are cut by a window,
-        # the one behind, if any, is the unfinished last block. A row that does not exist is read as the last that does.
+        # Blocks [clear, ragged) are whole and inside every query's window: no mask. Those before are cut by a
+        # window, the one behind, if any, is the unfinished last block. Rows that do not exist are never read:
+        # the last one that does stands in for them.
         clear = tl.minimum(start, prefix_end)
         if WINDOW:
             hidden = tl.maximum(length + tl.max(depth, 0) + 1 - window - first, 0)
             clear = tl.minimum(tl.maximum(tl.cdiv(hidden, BLOCK_N), start), prefix_end)
         ragged = tl.maximum(tl.minimum(prefix_end, (length - first) // BLOCK_N), clear)
         cut = tl.maximum(clear - start, 0)
-        for i in range(0, cut + prefix_end - ragged):
+        for i in range(cut + prefix_end - ragged):
             n = first + tl.where(i < cut, start + i, ragged + i - cut) * BLOCK_N + column
             k, v = _rows(k_head, v_head, tl.minimum(n, length - 1), d, k_s, k_d, v_s, v_d, D, UPCAST)
             s = _scores(q, k, scale, softcap, SOFTCAP, PRECISION)
             seen = (n < length)[None, :]
             if WINDOW:
                 seen = seen & ((length + depth)[:, None] - n[None, :] < window)
-            m, l, acc = _absorb(tl.where(seen, s, float("-inf")), v, m, l, acc, PRECISION)
+            m, z, acc = _absorb(tl.where(seen, s, float("-inf")), v, m, z, acc, PRECISION)
         for block in range(clear, ragged):
             n = first + block * BLOCK_N + column
             k, v = _rows(k_head, v_head, n, d, k_s, k_d, v_s, v_d, D, UPCAST)
-            m, l, acc = _absorb(_scores(q, k, scale, softcap, SOFTCAP, PRECISION), v, m, l, acc, PRECISION)
+            m, z, acc = _absorb(_scores(q, k, scale, softcap, SOFTCAP, PRECISION), v, m, z, acc, PRECISION)
     for block in range(tl.maximum(start, prefix_blocks), end):
         j0 = (block - prefix_blocks) * BLOCK_N
         n = length + tl.minimum(j0 + column, T - 1)
         k, v = _rows(k_head, v_head, n, d, k_s, k_d, v_s, v_d, D, UPCAST)
         s = _scores(q, k, scale, softcap, SOFTCAP, PRECISION)
         seen = _tail_seen(j0, query, depth, q_ok, Words, TailDepths, w_stride, T, window, BLOCK_N, WINDOW)
-        m, l, acc = _absorb(tl.where(seen, s, float("-inf")), v, m, l, acc, PRECISION)
+        m, z, acc = _absorb(tl.where(seen, s, float("-inf")), v, m, z, acc, PRECISION)
 
-    empty = l == 0.0
-    whole = tl.where(empty, 1.0, l)
+    empty = z == 0.0
+    whole = tl.where(empty, 1.0, z)
     out = (part * N + query) * HQ + q_head
     tl.store(
         Out + out[:, None].to(tl.int64) * D + d[None, :],
@@ -165,9 +170,10 @@ def split(
 def merge(
     Parts, Lse, Prefix, PrefixLse, Out,  # fmt: skip
     ROWS, HQ, p_n, p_h, l_n, l_h,
-    D: tl.constexpr, D_PAD: tl.constexpr, SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr, PREFIX: tl.constexpr,
+    D: tl.constexpr, D_PAD: tl.constexpr, SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr,
+    PREFIX: tl.constexpr,
 ):  # fmt: skip
-    """Out [N, HQ, D] from the parts and, with PREFIX, a dense attention over the prefix with its natural log-sum-exp."""
+    """Out [N, HQ, D] from the parts and, with PREFIX, a dense attention over the prefix, its Lse natural."""
     row = tl.program_id(0)  # row = query * HQ + head
     part = tl.arange(0, SPLITS_PAD)
     d = tl.arange(0, D_PAD)
@@ -178,7 +184,9 @@ def merge(
         query = row // HQ
         head = row % HQ
         p_lse = tl.load(PrefixLse + query * l_n + head * l_h).to(tl.float32) * LOG2_E
-        p_lse = tl.where(p_lse == float("inf"), float("-inf"), p_lse)  # flash-attention's mark of an empty range
+        p_lse = tl.where(
+            p_lse == float("inf"), float("-inf"), p_lse
+        )  # flash-attention's mark of an empty range
         peak = tl.maximum(peak, p_lse)
     weight = tl.exp2(lse - peak)  # the peak is finite: every query sees itself
     total = tl.sum(weight, 0)
@@ -193,5 +201,7 @@ def merge(
     out = tl.sum(parts * (weight / total)[:, None], 0)
     if PREFIX:
         prefix = tl.load(Prefix + query * p_n + head * p_h + d, mask=d_ok, other=0.0).to(tl.float32)
-        out += tl.where(p_weight > 0, prefix * (p_weight / total), 0.0)  # an empty range may have left anything there
+        out += tl.where(
+            p_weight > 0, prefix * (p_weight / total), 0.0
+        )  # an empty range may have left anything there
     tl.store(Out + row.to(tl.int64) * D + d, out.to(Out.dtype.element_ty), mask=d_ok)

@@ -1,12 +1,15 @@
-"""One attention call: queries over a shared prefix and a short tail behind it. It knows no tree, no drafter, no model.
+"""One attention call: queries over a shared prefix and a short tail behind it. It knows no tree, no
+drafter, no model.
 
-Rows [0, L) of the K/V buffers are the prefix, every query sees all of it; row p has position p. Rows [L, L+T) are the
-tail: row L+j has position L + tail_depths[j], and query v, at position L + depths[v], sees it exactly when bit j of its
-words is set. A window W hides every row whose position is W or more away from the query's.
+Rows [0, L) of the K/V buffers are the prefix, every query sees all of it; row p has position p. Rows [L,
+L+T) are the tail: row L+j has position L + tail_depths[j], and query v, at position L + depths[v], sees it
+exactly when bit j of its words is set. A window W hides every row whose position is W or more away from
+the query's.
 
-A trie is the case T = N with every node seeing its ancestors and itself; a batch of draft blocks is the case where the
-tail holds retained rows, then the blocks' slots, and every slot sees its own block and its part of the retained rows.
-Further letters: L prefix rows, T tail rows, S rows allocated, Hq and Hkv query and key heads, G = Hq / Hkv, D head size.
+A trie is the case T = N with every node seeing its ancestors and itself; a batch of draft blocks is the
+case where the tail holds retained rows, then the blocks' slots, and every slot sees its own block and its
+part of the retained rows. Further letters: L prefix rows, T tail rows, S rows allocated, Hq and Hkv query
+and key heads, G = Hq / Hkv, D head size.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ class Visibility:
     tail_depths: Tensor  # [T] int32; a tail row's position less L
     max_depth: int  # no depth exceeds it
     host_length: int | None = None  # L where the host knows it; None inside a graph
-    memo: dict[Any, Tensor] = field(default_factory=dict, compare=False, repr=False)  # masks, made once a pass
+    memo: dict[Any, Tensor] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # masks, made once a pass
 
     @classmethod
     def pack(
@@ -50,7 +55,9 @@ class Visibility:
         tail_depths = depths if tail_depths is None else tail_depths
         queries, tail = sees.shape
         if len(depths) != queries or len(tail_depths) != tail:
-            raise ValueError(f"{len(depths)} and {len(tail_depths)} depths do not fit visibility {sees.shape}")
+            raise ValueError(
+                f"{len(depths)} and {len(tail_depths)} depths do not fit visibility {sees.shape}"
+            )
         bits = np.zeros((queries, words_for(tail) * WORD), dtype=bool)
         bits[:, :tail] = sees
         words = np.packbits(bits, axis=1, bitorder="little").view("<i4")  # [N, W]
@@ -87,7 +94,9 @@ class Visibility:
     def rows(self, window: int | None) -> tuple[int, int]:
         """The range of buffer rows that some query sees."""
         length = self.known_length()
-        assert length is not None, "a backend that slices the cache must decline when the host does not know the length"
+        assert length is not None, (
+            "a backend that slices the cache must decline when the host does not know the length"
+        )
         start = 0 if window is None else max(0, length + 1 - window)
         return start, length + self.tail
 
@@ -100,12 +109,13 @@ class Visibility:
 
     def mask(self, window: int | None) -> Tensor:
         """[N, rows] bool over the range `rows(window)`: the definition of what a query sees."""
-        key = ("mask", window if self.window_binds(window) else None)
+        window = window if self.window_binds(window) else None
+        key = ("mask", window)
         if key not in self.memo:
-            start, end = self.rows(key[1])
+            start, end = self.rows(window)
             prefix = end - self.tail - start
             seen = torch.cat([self.words.new_ones(self.queries, prefix).bool(), self.tail_mask()], dim=1)
-            if key[1] is not None:
+            if window is not None:
                 before = torch.arange(-prefix, 0, dtype=torch.int32, device=seen.device)
                 distance = self.depths[:, None] - torch.cat([before, self.tail_depths])  # [N, rows]
                 seen = seen & (distance.abs() < window)
@@ -145,7 +155,7 @@ class Problem:
         return self.window if self.sees.window_binds(self.window) else None
 
     def folded(self) -> Tensor:
-        """[Hkv, G*N, D]: the query heads of a group laid out as further rows, so that no key is repeated for them."""
+        """[Hkv, G*N, D]: the query heads of a group as further rows, so that no key is repeated for them."""
         heads = self.queries.transpose(0, 1)  # [Hq, N, D]
         return heads.reshape(self.keys.shape[0], -1, self.head_size)
 

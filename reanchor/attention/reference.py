@@ -1,4 +1,5 @@
-"""The definition of the room: masked softmax attention in plain torch, in float64 when given float64. It knows no speed."""
+"""The definition of the room: masked softmax attention in plain torch, in float64 when given float64. It
+knows no speed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def attend(problem: Problem) -> Tensor:
     window = problem.binding_window
     start, end = problem.sees.rows(window)
     work = torch.promote_types(problem.queries.dtype, torch.float32)
-    keys, values = (buffer[:, start:end].to(work) for buffer in (problem.keys, problem.values))  # [Hkv, rows, D]
+    keys, values = (
+        buffer[:, start:end].to(work) for buffer in (problem.keys, problem.values)
+    )  # [Hkv, rows, D]
     scores = problem.folded().to(work) @ keys.transpose(1, 2) * problem.scale  # [Hkv, G*N, rows]
     if problem.softcap is not None:
         scores = torch.tanh(scores / problem.softcap) * problem.softcap

@@ -1,6 +1,6 @@
-"""torch's scaled_dot_product_attention on any device: group heads folded into query rows, the cache sliced, no copy of
-a key. On CPU a long prefix goes unmasked through the fused kernel and the tail is merged in by its log-sum-exp, so that
-no mask as long as the context exists. It knows no soft cap."""
+"""torch's scaled_dot_product_attention on any device: group heads folded into query rows, the cache
+sliced, no copy of a key. On CPU a long prefix goes unmasked through the fused kernel and the tail is
+merged in by its log-sum-exp, so that no mask as long as the context exists. It knows no soft cap."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def attend(problem: Problem) -> Tensor:
 
 
 def splits(problem: Problem) -> bool:
-    """Whether prefix and tail are attended apart: half precision would round both partial results, so it is not split."""
+    """Whether prefix and tail are attended apart; not in half precision, which would round both results."""
     queries, length = problem.queries, problem.sees.known_length()
     exact = queries.device.type == "cpu" and queries.dtype in (torch.float32, torch.float64)
     return exact and len(queries) > 1 and problem.binding_window is None and (length or 0) >= SPLIT_FROM

@@ -42,7 +42,7 @@ class Pick:
 
 
 def pick(problem: Problem, choice: str = "auto") -> Pick:
-    """The first backend of the table that takes the problem, or the one named; ValueError when that one declines."""
+    """The first backend that takes the problem, or the one named; ValueError when that one declines."""
     if choice != "auto" and choice not in BACKENDS:
         raise ValueError(f"attention must be one of auto, {', '.join(BACKENDS)}, got {choice!r}")
     refusals: dict[str, str] = {}
@@ -52,7 +52,9 @@ def pick(problem: Problem, choice: str = "auto") -> Pick:
             return Pick(backend, refusals)
         refusals[backend.name] = refusal
     if choice == "auto":
-        raise ValueError("no attention backend takes this model: " + "; ".join(map(": ".join, refusals.items())))
+        raise ValueError(
+            "no attention backend takes this model: " + "; ".join(map(": ".join, refusals.items()))
+        )
     raise ValueError(f"attention {choice!r} declined: {refusals[choice]}; use 'auto' to take one that can")
 
 

@@ -1,7 +1,8 @@
-"""The Triton backend: launches of the split-KV kernel and the merge, and the tile each shape gets. It knows no model.
+"""The Triton backend: launches of the split-KV kernel and the merge, and the tile each shape gets. It
+knows no model.
 
-Nothing here reads a device value on the host, and no launch depends on the committed length, so a captured graph may
-hold it. torch sees one opaque operator, `reanchor::tree_attention`.
+Nothing here reads a device value on the host, and no launch depends on the committed length, so a captured
+graph may hold it. torch sees one opaque operator, `reanchor::tree_attention`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,18 @@ class Tile:
 # padded head size -> (most folded rows, tile), ascending; the last row of each serves everything larger
 HALF_TILES: dict[int, tuple[tuple[int, Tile], ...]] = {
     64: ((16, Tile(16, 64, 4, 3)), (32, Tile(32, 64, 4, 3)), (0, Tile(64, 64, 4, 3))),
-    128: ((16, Tile(16, 64, 4, 3)), (32, Tile(32, 64, 4, 3)), (256, Tile(64, 64, 4, 2)), (0, Tile(128, 64, 8, 3))),
-    256: ((16, Tile(16, 32, 4, 2)), (32, Tile(32, 32, 4, 2)), (64, Tile(64, 32, 4, 2)), (0, Tile(128, 64, 8, 2))),
+    128: (
+        (16, Tile(16, 64, 4, 3)),
+        (32, Tile(32, 64, 4, 3)),
+        (256, Tile(64, 64, 4, 2)),
+        (0, Tile(128, 64, 8, 3)),
+    ),
+    256: (
+        (16, Tile(16, 32, 4, 2)),
+        (32, Tile(32, 32, 4, 2)),
+        (64, Tile(64, 32, 4, 2)),
+        (0, Tile(128, 64, 8, 2)),
+    ),
 }
 FLOAT_TILES: dict[int, tuple[tuple[int, Tile], ...]] = {
     64: ((0, Tile(32, 32, 8, 2)),),
@@ -87,7 +98,15 @@ def arguments(problem: Problem) -> tuple[Any, ...]:
     """The problem spread out as the operators of this room take it."""
     sees = problem.sees
     shared = (sees.length, sees.words, sees.depths, sees.tail_depths)
-    return problem.queries, problem.keys, problem.values, *shared, problem.scale, problem.window, problem.softcap
+    return (
+        problem.queries,
+        problem.keys,
+        problem.values,
+        *shared,
+        problem.scale,
+        problem.window,
+        problem.softcap,
+    )
 
 
 @functools.cache
@@ -127,7 +146,8 @@ def split_parts(problem: Problem, prefix: bool, splits: int | None = None) -> tu
     parts = queries.new_empty((splits, count, heads, size), dtype=torch.float32)
     lse = queries.new_empty((splits, count, heads), dtype=torch.float32)
     kernels.split[(-(-rows // tile.rows), kv_heads, splits)](
-        queries, problem.keys, problem.values, sees.length, sees.words, sees.depths, sees.tail_depths, parts, lse,
+        queries, problem.keys, problem.values,
+        sees.length, sees.words, sees.depths, sees.tail_depths, parts, lse,
         problem.scale, problem.softcap or 1.0, problem.window or 0,
         *queries.stride(), *problem.keys.stride(), *problem.values.stride(), sees.words.stride(0),
         count, sees.tail, heads,
@@ -146,14 +166,16 @@ def constants(problem: Problem, tile: Tile) -> dict[str, Any]:
         "BLOCK_N": tile.keys,
         "WINDOW": problem.window is not None,
         "SOFTCAP": problem.softcap is not None,
-        "PRECISION": "ieee" if problem.queries.dtype == torch.float32 else "tf32",  # half precision ignores it
+        "PRECISION": "ieee"
+        if problem.queries.dtype == torch.float32
+        else "tf32",  # half precision ignores it
     }
 
 
 def merge_parts(
     problem: Problem, parts: Tensor, lse: Tensor, prefix: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
-    """[N, Hq, D]; `prefix` is a dense attention over the prefix [N, Hq, D] and its natural log-sum-exp [N, Hq]."""
+    """[N, Hq, D]; `prefix`: a dense attention over it [N, Hq, D] and its natural log-sum-exp [N, Hq]."""
     from reanchor.attention import kernels
 
     splits, count, heads, size = parts.shape

@@ -1,0 +1,112 @@
+"""Models verify tries through the room inside a scope, and are themselves outside of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from reanchor.attention.huggingface import Scope, refusal
+from reanchor.attention.problem import Visibility
+from reanchor.attention.table import Attention
+from reanchor.cache import TreeCache
+from tests.attention.problems import random_trie
+from tests.tiny import FAMILIES, VOCAB, tiny_target
+
+PROMPT, NODES = 21, 14
+
+
+def verify(model, prompt, tokens, sees, depths, attention):
+    """Logits [N, V] of a trie behind a prompt."""
+    cache = TreeCache(model.config)
+    cache.reserve(len(prompt))
+    model(input_ids=prompt[None], cache=cache, use_cache=True)
+    cache.commit(list(range(len(prompt))))
+    cache.reserve(len(tokens))
+    visible = Visibility.pack(sees, depths, len(prompt))
+    positions = torch.tensor(depths)[None] + len(prompt)
+    scope = Scope(model, attention)
+    with scope:
+        output = model(
+            input_ids=tokens[None],
+            position_ids=positions,
+            cache=cache,
+            use_cache=True,
+            **scope.keywords(visible),
+        )
+    return output.logits[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("choice", ["auto", "reference"])
+@torch.no_grad()
+def test_a_trie_gets_the_logits_of_its_paths(family, choice):
+    model = tiny_target(family, dtype=torch.float64)
+    rng = np.random.default_rng(4)
+    sees, depths = random_trie(NODES, rng, reach=4)
+    prompt, tokens = (torch.from_numpy(rng.integers(VOCAB, size=size)) for size in (PROMPT, NODES))
+    attention = Attention(choice)
+    tolerance = (
+        1e-5 if family == "gemma2" else 1e-9
+    )  # transformers' own soft-capped softmax is single precision
+    logits = verify(model, prompt, tokens, sees, depths, attention)
+    for node in range(NODES):
+        path = tokens[torch.from_numpy(sees[node])]
+        alone = model(input_ids=torch.cat([prompt, path])[None]).logits[0, -1]
+        assert torch.allclose(logits[node], alone, rtol=0, atol=tolerance), node
+    soft_capped = family == "gemma2"
+    assert attention.used == (("reference",) if soft_capped or choice == "reference" else ("sdpa",))
+
+
+def registries():
+    return dict(ALL_ATTENTION_FUNCTIONS), dict(ALL_MASK_ATTENTION_FUNCTIONS)
+
+
+@torch.no_grad()
+def test_a_scope_leaves_everything_as_it_was():
+    model, other = tiny_target("gemma3"), tiny_target("llama")
+    tokens = torch.arange(5)[None]
+    before, attention = registries(), model.config._attn_implementation
+    logits = model(input_ids=tokens).logits
+    with Scope(model, Attention()), Scope(other, Attention()):
+        with Scope(model, Attention()):
+            assert model.config._attn_implementation != attention
+        assert model.config._attn_implementation != attention
+    assert registries() == before and model.config._attn_implementation == attention
+    with pytest.raises(RuntimeError, match="inside"), Scope(model, Attention()):
+        raise RuntimeError("inside")
+    assert registries() == before and model.config._attn_implementation == attention
+    assert torch.equal(model(input_ids=tokens).logits, logits)
+
+
+@torch.no_grad()
+def test_a_call_without_a_trie_is_refused():
+    model = tiny_target("llama")
+    with pytest.raises(ValueError, match="without `reanchor_call`"), Scope(model, Attention()):
+        model(input_ids=torch.arange(5)[None])
+
+
+@torch.no_grad()
+def test_a_cache_that_forgets_rows_is_refused():
+    model = tiny_target("gemma3")
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.arange(20)[None], cache=cache, use_cache=True)
+    visible = Visibility.pack(*random_trie(3, np.random.default_rng(0)), 20)
+    scope = Scope(model, Attention())
+    with pytest.raises(ValueError, match="it must keep every row"), scope:
+        model(input_ids=torch.arange(3)[None], cache=cache, use_cache=True, **scope.keywords(visible))
+
+
+def test_models_that_cannot_be_served_are_refused_with_the_reason():
+    model = tiny_target("llama")
+    assert refusal(model) is None
+    model.model.layers[0].self_attn.sinks = torch.zeros(4)
+    assert "attention sinks" in str(refusal(model))
+    del model.model.layers[0].self_attn.sinks
+    model.config.layer_types = ["chunked_attention"] * 3
+    with pytest.raises(ValueError, match="layers of type chunked_attention; verify through"):
+        Scope(model, Attention())
+    assert "attention interface" in str(refusal(torch.nn.Linear(2, 2)))

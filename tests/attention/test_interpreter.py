@@ -1,0 +1,31 @@
+"""Runs test_kernels.py under Triton's interpreter: a process of its own, so that no other test meets it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="test_kernels.py runs on the device itself")
+@pytest.mark.parametrize("size", ["small", pytest.param("full", marks=pytest.mark.slow)])
+def test_kernels_under_the_interpreter(size):
+    kernels = Path(__file__).with_name("test_kernels.py")
+    chosen = "slow" if size == "full" else "not slow"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen, str(kernels)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        cwd=kernels.parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= 20, done.stdout[-2000:]
