@@ -47,8 +47,9 @@ FAMILIES = {
     ),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=7)),
-    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SHAPE, sliding_window=7, layer_types=MIX)),
-    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, sliding_window=7, layer_types=MIX)),
+    "gemma2": lambda: Gemma2ForCausalLM(
+        Gemma2Config(**SHAPE, tie_word_embeddings=False, sliding_window=7, layer_types=MIX)),
+    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, tie_word_embeddings=False, sliding_window=7, layer_types=MIX)),
 }
 
 
@@ -63,7 +64,7 @@ class ScriptedDrafter:
     """Drafts a known continuation with planned mistakes.
 
     mode: `right` drafts the script; `wrong` never does; `second` is wrong at every third position and right after it;
-    `random` draws tokens. The features' first column carries the position they are of, so that a mix-up is seen.
+    `random` draws tokens; `decoy` drafts a wrong baseline after its second token and right shifted blocks.
     """
 
     tap_layers: tuple[int, ...] = (0, 1)
@@ -83,14 +84,17 @@ class ScriptedDrafter:
         self, anchor: int, retained: Retained, shifts: Sequence[int], cache: list[Tensor], top_k: int = 0
     ) -> Draft:
         anchors = [anchor, *(retained.tokens[d - 1] for d in shifts)]
-        rows = [[first, *self._tokens(len(cache) + d + 1)] for d, first in zip((0, *shifts), anchors, strict=True)]
+        rows = [[first, *self._tokens(len(cache) + d + 1, d)] for d, first in zip((0, *shifts), anchors, strict=True)]
         return Draft((0, *shifts), rows)
 
-    def _tokens(self, start: int) -> list[int]:
+    def _tokens(self, start: int, offset: int) -> list[int]:
         places = range(start, start + self.proposals)
         truth = [self.script[place] if place < len(self.script) else 0 for place in places]
         if self.mode == "random":
             return torch.randint(self.vocab, (self.proposals,), generator=self.generator).tolist()
+        if self.mode == "decoy":
+            keep = 1 if offset == 0 else self.proposals
+            return [token if k < keep else (token + 1) % self.vocab for k, token in enumerate(truth)]
         wrong = {"right": 0, "wrong": 1, "second": 3}[self.mode]
         return [
             (token + 1) % self.vocab if wrong and place % wrong == 0 else token
