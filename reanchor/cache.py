@@ -16,7 +16,9 @@ MIN_CAPACITY = 256
 
 
 class TreeLayer(CacheLayerMixin):
-    """One layer's view of a `TreeCache`. Sliding-window layers keep all rows too; their mask holds the window."""
+    """One layer's view of a `TreeCache`. Sliding-window layers keep all rows too; their mask holds the
+    window.
+    """
 
     is_croppable = True
     is_sliding = False
@@ -29,7 +31,9 @@ class TreeLayer(CacheLayerMixin):
         self.keys, self.values = self.cache.place(self.index, key_states, value_states)
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Write rows behind the committed ones, without committing them. key_states: [1, heads, T, head_dim]"""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -58,8 +62,8 @@ class TreeLayer(CacheLayerMixin):
 class TreeCache(Cache):
     """Stacked key/value buffers and one length shared by all layers.
 
-    Layers of equal shape share one buffer [layers, 2, 1, heads, capacity, head_dim], so that keeping a path is two
-    operations however many layers there are. `reserve` before every forward pass; `commit` after it.
+    Layers of equal shape share one buffer [layers, 2, 1, heads, capacity, head_dim], so that keeping a path
+    is two operations however many layers there are. `reserve` before every forward pass; `commit` after it.
     """
 
     def __init__(self, config: PretrainedConfig) -> None:
@@ -71,7 +75,8 @@ class TreeCache(Cache):
         self.length = 0
         self.capacity = 0
         self.buffers: dict[str, Tensor] = {}  # kind of layer -> [layers, 2, 1, heads, capacity, head_dim]
-        super().__init__(layers=[TreeLayer(self, index) for index in range(own)])
+        self.own_layers = [TreeLayer(self, index) for index in range(own)]
+        super().__init__(layers=list(self.own_layers))
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` rows behind the committed ones, growing by doubling."""
@@ -84,12 +89,14 @@ class TreeCache(Cache):
             new = old.new_zeros(shape)
             new[:, :, :, :, : self.length] = old[:, :, :, :, : self.length]
             self.buffers[kind] = new
-        for layer in self.layers:
+        for layer in self.own_layers:
             if layer.is_initialized:
                 layer.keys, layer.values = self._rows(layer.index)
 
     def place(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Key and value buffers of a layer, each [1, heads, capacity, head_dim], made at the first write of its kind."""
+        """Key and value buffers of a layer, each [1, heads, capacity, head_dim], made at the first write of
+        its kind.
+        """
         if keys.shape != values.shape:
             raise ValueError(
                 f"layer {index} has keys {tuple(keys.shape)} and values {tuple(values.shape)} of different shapes; "

@@ -1,4 +1,6 @@
-"""The knobs of decoding, each named, explained and checked once; command-line options are made from these fields."""
+"""The knobs of decoding, each named, explained and checked once; command-line options are made from these
+fields.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,19 @@ def check_choices(config: object) -> None:
 class DecodeConfig:
     """How a round proposes. Nothing here can change the output, only how many tokens a round commits."""
 
-    method: Method = knob("reanchor", "What a round drafts: baseline and shifted blocks, the baseline only, or nothing.")
+    method: Method = knob(
+        "reanchor", "What a round drafts: baseline and shifted blocks, the baseline only, or nothing."
+    )
     attach: Attach = knob("earliest", "Where a shifted block joins the baseline (method, Table 6).")
     retention: Retention = knob("first", "Which rejected path leaves its states for the next round.")
     scope: Scope = knob("full", "Depths at which tokens of shifted blocks are kept (Table 4).")
-    verifier_path: VerifierPath = knob("off", "Use the target's own tokens along the rejected path as a branch.")
+    verifier_path: VerifierPath = knob(
+        "off", "Use the target's own tokens along the rejected path as a branch."
+    )
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
-    max_nodes: int | None = knob(None, "Most trie nodes a round verifies, anchor included.  [default: no limit]")
+    max_nodes: int | None = knob(
+        None, "Most trie nodes a round verifies, anchor included.  [default: no limit]"
+    )
     attach_seed: int = knob(0, "Seed of --attach random.")
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """The few values that travel between the rooms; it knows no model, no clock and no text.
 
-Letters, used in every shape comment of the project: P prompt, C committed context, N trie nodes, B block size,
-K proposals a block yields, n retained states, V vocabulary, H hidden size, Dc width of the concatenated taps.
-Batch size is one everywhere: a row of a batch is a call of its own.
+Letters, used in every shape comment of the project: P prompt, C committed context, N trie nodes, B block
+size, K proposals a block yields, n retained states, V vocabulary, H hidden size, Dc width of the concatenated
+taps. Batch size is one everywhere: a row of a batch is a call of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ROOT, VERIFIER_PATH, BASELINE = -1, -2, 0  # origins of a node; a shifted block'
 class Retained:
     """What the last verification left beyond the accepted path: R_1..R_n and a_1..a_n of the method.
 
-    State k (from 0) belongs to position i+k, where i is the position of the current anchor; `tokens[k]` is what the
-    target chose after it, for position i+k+1.
+    State k (from 0) belongs to position i+k, where i is the position of the current anchor; `tokens[k]` is
+    what the target chose after it, for position i+k+1.
     """
 
     tokens: tuple[int, ...] = ()
@@ -35,7 +35,9 @@ class Draft:
     """What a drafter proposes in one batched call: the baseline block first, then one row a shifted block."""
 
     offsets: tuple[int, ...]  # [blocks]; 0 for the baseline, d for the block anchored at a_d
-    blocks: list[list[int]]  # [blocks][K + 1]; g(d): the anchor, then K proposals (fewer when the drafter cuts them)
+    blocks: list[
+        list[int]
+    ]  # [blocks][K + 1]; g(d): the anchor, then K proposals (fewer when the drafter cuts them)
     candidates: Tensor | None = None  # [blocks, K, k] token ids, best first; None unless asked for
     log_probs: Tensor | None = None  # [blocks, K, k] their log-probabilities under the drafter
 
@@ -79,18 +81,24 @@ class Verdict:
 class Step:
     """One round as its consumer sees it; the prefill is a round that proposes nothing."""
 
-    tokens: list[int]  # committed this round, in order; the last is the bonus unless a draft ended the decoding
+    tokens: list[
+        int
+    ]  # committed this round, in order; the last is the bonus unless a draft ended the decoding
     tree: Tree
     verdict: Verdict
     drafted: int  # blocks drafted
     retained: int  # states retained from the round before
     stopped: bool
-    cache: object = None  # the target's cache, committed up to the token before the last; the loop goes on with it
+    cache: object = (
+        None  # the target's cache, committed up to the token before the last; the loop goes on with it
+    )
 
     @property
     def origins(self) -> list[int]:
         """Where each committed token came from; ROOT stands for the bonus."""
-        last = self.tree.children.get((self.verdict.path[-1], self.tokens[-1]))  # a draft that ended the decoding
+        last = self.tree.children.get(
+            (self.verdict.path[-1], self.tokens[-1])
+        )  # a draft that ended the decoding
         nodes = [*self.verdict.path[1:], 0 if last is None else last]
         return [self.tree.origins[node] for node in nodes]
 

@@ -21,8 +21,8 @@ from reanchor.target import Target
 class SpeculativeDecoder:
     """Decodes with a drafter; the output is the target's own.
 
-    model: an HF causal LM. drafter: None decodes plainly. Any state of a decode lives in that decode, so one decoder,
-    or several on one model, may be used again and again, also after an exception.
+    model: an HF causal LM. drafter: None decodes plainly. Any state of a decode lives in that decode, so one
+    decoder, or several on one model, may be used again and again, also after an exception.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class SpeculativeDecoder:
     ) -> Iterator[Step]:
         """One step a round; the first is the prefill's. Nothing of it is a batch: prompt is [P].
 
-        `choice` replaces `sampling` and `end_ids` when the caller has its own. Raises ValueError for an empty prompt, one
-        with no room left in the target's context, and ids outside the vocabulary.
+        `choice` replaces `sampling` and `end_ids` when the caller has its own. Raises ValueError for an empty
+        prompt, one with no room left in the target's context, and ids outside the vocabulary.
         """
         ids = self.check_prompt(torch.as_tensor(prompt, dtype=torch.long, device=self.target.device))
         if choice is None:
@@ -67,7 +67,7 @@ class SpeculativeDecoder:
                 f"the prompt has {len(prompt)} tokens and the target's context {limit}; shorten it to leave room "
                 "for at least one new token"
             )
-        vocabulary = self.target.model.get_input_embeddings().weight.shape[0]
+        vocabulary = self.target.vocabulary
         if int(prompt.min()) < 0 or int(prompt.max()) >= vocabulary:
             raise ValueError(
                 f"prompt ids run from {int(prompt.min())} to {int(prompt.max())}, outside the target's vocabulary of "

@@ -1,13 +1,13 @@
 """The drop-in for `model.generate`: the only room that knows HF's generation config, processors, criteria, streamers.
 
-HF's own generate runs around the decode loop (`custom_generate=`): it validates arguments, merges configs and builds
-processors and criteria, so that what a user sets means what it means there.
+HF's own generate runs around the decode loop (`custom_generate=`): it validates arguments, merges configs and
+builds processors and criteria, so that what a user sets means what it means there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -110,8 +110,8 @@ class ReAnchorGenerator:
     ) -> Tensor | ReAnchorOutput:
         """`GenerationMixin.generate` with the same arguments, priorities and return types.
 
-        Batches and `num_return_sequences` run row by row. Raises ValueError for what cannot be exact here, with the
-        reason, before anything runs.
+        Batches and `num_return_sequences` run row by row. Raises ValueError for what cannot be exact here,
+        with the reason, before anything runs.
         """
         for name, reason in _ARGUMENTS.items():
             if kwargs.get(name) is not None:
@@ -123,7 +123,8 @@ class ReAnchorGenerator:
         stop_strings = stop_strings or self.target.generation_config.stop_strings
         if stop_strings is not None and run.tokenizer is None:
             raise ValueError(f"stop_strings={stop_strings!r} need a tokenizer; give one to ReAnchorGenerator")
-        return self.target.generate(
+        generate: Any = self.target.generate
+        return generate(
             inputs,
             generation_config=generation_config,
             logits_processor=logits_processor,
@@ -201,14 +202,18 @@ class _Run:
         return _Row(tokens, recorder.stats, record, cache)
 
     def _criteria(self, criteria: StoppingCriteriaList, config: GenerationConfig) -> list[Any]:
-        """What the choice does not judge itself. Stop strings are made here: HF makes them only for its own modes."""
+        """What the choice does not judge itself. Stop strings are made here: HF makes them only for its own
+        modes.
+        """
         own = (EosTokenCriteria, MaxLengthCriteria)
         kept = [each for each in criteria if type(each) not in own]
         if config.stop_strings is not None and not any(isinstance(each, StopStringCriteria) for each in kept):
             kept.append(StopStringCriteria(stop_strings=config.stop_strings, tokenizer=self.tokenizer))
         return kept
 
-    def _output(self, input_ids: Tensor, rows: list[_Row], config: GenerationConfig) -> Tensor | ReAnchorOutput:
+    def _output(
+        self, input_ids: Tensor, rows: list[_Row], config: GenerationConfig
+    ) -> Tensor | ReAnchorOutput:
         new = [torch.tensor(row.tokens, device=input_ids.device) for row in rows]
         pad = config._pad_token_tensor
         filler = int(pad) if pad is not None else 0  # with one row nothing is padded
@@ -219,13 +224,12 @@ class _Run:
         for row in rows[1:]:
             stats.add(row.stats)
         record = rows[0].record if len(rows) == 1 else None
-        return ReAnchorOutput(
-            sequences=sequences,
-            scores=tuple(record.scores) if record and config.output_scores else None,
-            logits=tuple(record.logits) if record and config.output_logits else None,
-            stats=stats,
-            **{_cache_field(): rows[0].cache if len(rows) == 1 else None},
-        )
+        fields: dict[str, Any] = {
+            "scores": tuple(record.scores) if record and config.output_scores else None,
+            "logits": tuple(record.logits) if record and config.output_logits else None,
+            _cache_field(): rows[0].cache if len(rows) == 1 else None,
+        }
+        return ReAnchorOutput(sequences=cast(torch.LongTensor, sequences), stats=stats, **fields)
 
 
 def _cache_field() -> str:
@@ -255,5 +259,7 @@ def unpadded(prompt: Tensor, mask: Tensor) -> Tensor:
     """The prompt without its left padding; ValueError when the mask hides anything else. prompt, mask: [P]"""
     start = int(mask.long().argmax())
     if not bool(mask[start:].all()):
-        raise ValueError("attention_mask hides tokens after the first visible one; only left padding is supported")
+        raise ValueError(
+            "attention_mask hides tokens after the first visible one; only left padding is supported"
+        )
     return prompt[start:]

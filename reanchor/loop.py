@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
 from torch import Tensor
 
 from reanchor.config import DecodeConfig
@@ -23,6 +24,7 @@ def untimed(_name: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+@torch.no_grad()
 def decode(
     target: Target,
     drafter: Drafter,

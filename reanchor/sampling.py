@@ -1,14 +1,16 @@
 """The target's own choice of every token, and the end of decoding, judged after every token.
 
-Greedy is the argmax of the processed scores, sampling one draw from their softmax, as in HF generate. Processors that
-look at nothing but the scores run for all nodes of a tree at once. Any other processor sees exactly the prefixes that
-are committed, each once and in order, so that even one with a memory behaves as it does in HF generate.
+Greedy is the argmax of the processed scores, sampling one draw from their softmax, as in HF generate.
+Processors that look at nothing but the scores run for all nodes of a tree at once. Any other processor sees
+exactly the prefixes that are committed, each once and in order, so that even one with a memory behaves as it
+does in HF generate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -47,8 +49,8 @@ class Record:
 class Choice:
     """Chooses tokens for one decode and remembers what it committed.
 
-    prompt: [P]. `criteria` are HF stopping criteria, called with the committed prefix [1, t]; end-of-sequence ids and the
-    length limit are plain integers because they are asked after every token.
+    prompt: [P]. `criteria` are HF stopping criteria, called with the committed prefix [1, t]; end-of-sequence
+    ids and the length limit are plain integers because they are asked after every token.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Choice:
     def _process(self, logits: Tensor, prefix: Tensor) -> Tensor:
         if not self.processors and not self.sample and self.record is None:
             return logits  # the argmax of the raw scores, without a float copy of them
-        return self.processors(prefix, logits.to(torch.float32, copy=True))
+        return self.processors(cast(torch.LongTensor, prefix), logits.to(torch.float32, copy=True))
 
     def _pick(self, scores: Tensor) -> Tensor:
         if not self.sample:

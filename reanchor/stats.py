@@ -84,10 +84,14 @@ class Stats:
         return dict(sorted(counts.items()))
 
     def position_rates(self) -> list[float]:
-        """Share of the rounds reaching draft position j (from 1) in which it was accepted, given all before were."""
+        """Share of the rounds reaching draft position j (from 1) in which it was accepted, given all before
+        were.
+        """
         rates = []
         for position in range(1, max((each.depth for each in self.rounds), default=0) + 1):
-            reached = [each for each in self.rounds if each.depth >= position and each.accepted >= position - 1]
+            reached = [
+                each for each in self.rounds if each.depth >= position and each.accepted >= position - 1
+            ]
             if not reached:
                 break
             rates.append(sum(each.accepted >= position for each in reached) / len(reached))
@@ -117,7 +121,9 @@ class Stats:
             "retained_per_round": self._mean(self._total("retained")),
             "shifted_share": shifted / decoded if decoded else None,
             "verifier_path_share": path / decoded if decoded else None,
-            "full_rounds": self._mean(sum(each.depth > 0 and each.accepted == each.depth for each in self.rounds)),
+            "full_rounds": self._mean(
+                sum(each.depth > 0 and each.accepted == each.depth for each in self.rounds)
+            ),
             "time_to_first_token": self.time_to_first_token,
             "decode_seconds": seconds,
             "tokens_per_second": decoded / seconds if seconds else None,
@@ -142,7 +148,9 @@ class Recorder:
     Time the consumer spends between two steps is not the round's.
     """
 
-    def __init__(self, method: str, prompt_tokens: int, synchronize: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, method: str, prompt_tokens: int, synchronize: Callable[[], None] | None = None
+    ) -> None:
         self.stats = Stats(method, prompt_tokens)
         self._watch = Stopwatch(synchronize)
         self._resumed: float | None = None

@@ -1,4 +1,6 @@
-"""The verifier: an HF causal LM asked about a whole tree in one pass, with the tapped layers' outputs as features."""
+"""The verifier: an HF causal LM asked about a whole tree in one pass, with the tapped layers' outputs as
+features.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class Target:
         text = model.config.get_text_config()
         self.window: int | None = getattr(text, "sliding_window", None)
         kinds = getattr(text, "layer_types", None)
-        self.kinds: set[str] = set(kinds) if kinds else {"sliding_attention" if self.window else "full_attention"}
+        self.kinds: set[str] = (
+            set(kinds) if kinds else {"sliding_attention" if self.window else "full_attention"}
+        )
 
     @property
     def device(self) -> torch.device:
@@ -71,15 +75,24 @@ class Target:
         """Positions the model was made for, when its config says."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
+    @cached_property
+    def vocabulary(self) -> int:
+        """Rows of the input embedding, padding included."""
+        embedding = self.model.get_input_embeddings()
+        assert isinstance(embedding.weight, Tensor)
+        return embedding.weight.shape[0]
+
     def new_cache(self) -> TreeCache:
         return TreeCache(self.model.config)
 
+    @torch.no_grad()
     def prefill(self, prompt: Tensor, cache: TreeCache) -> TargetOutput:
         """Commit a prompt [P] by HF's own path; logits of its last position only."""
         output = self._forward(prompt, cache, None, None, logits_to_keep=1)
         cache.commit(list(range(len(prompt))))
         return output
 
+    @torch.no_grad()
     def verify(self, tree: Tree, cache: TreeCache) -> TargetOutput:
         """Every node of a tree in one pass; commits nothing."""
         tokens = torch.tensor(tree.tokens, device=self.device)
@@ -118,7 +131,9 @@ class Target:
         handles = []
         for layer in set(self.tap_layers):
 
-            def keep(_module: nn.Module, _args: object, output: Tensor | tuple[Tensor], layer: int = layer) -> None:
+            def keep(
+                _module: nn.Module, _args: object, output: Tensor | tuple[Tensor], layer: int = layer
+            ) -> None:
                 hidden = output if isinstance(output, Tensor) else output[0]
                 taps[layer] = hidden[0].to(self.device)
 
@@ -130,13 +145,19 @@ class Target:
                 handle.remove()
 
     def _mask(self, tree: Tree, depths: Tensor, committed: int) -> Tensor | dict[str, Tensor]:
-        """Additive masks [1, 1, N, C + N]: all committed rows within the window, then a node's ancestors and itself."""
+        """Additive masks [1, 1, N, C + N]: all committed rows within the window, then a node's ancestors and
+        itself.
+        """
         sees = torch.from_numpy(tree.ancestry()).to(self.device)  # [N, N]
         past = sees.new_ones(len(tree), committed)
         masks = {}
         for kind in self.kinds:
             visible = torch.cat([past, sees], dim=1)
-            if kind == "sliding_attention" and self.window is not None and self.window <= committed + max(tree.depths):
+            if (
+                kind == "sliding_attention"
+                and self.window is not None
+                and self.window <= committed + max(tree.depths)
+            ):
                 keys = torch.cat([torch.arange(committed, device=self.device), committed + depths])
                 visible &= (committed + depths)[:, None] - keys[None] < self.window
             bias = torch.zeros(visible.shape, dtype=self.model.dtype, device=self.device)

@@ -1,7 +1,7 @@
 """Which of a tree's tokens the target would have produced itself; it knows nothing of how they were proposed.
 
-Losslessness rests on this file alone: every committed token is the target's own choice given the committed prefix,
-whatever the tree (method, steps 4 and 5).
+Losslessness rests on this file alone: every committed token is the target's own choice given the committed
+prefix, whatever the tree (method, steps 4 and 5).
 """
 
 from __future__ import annotations

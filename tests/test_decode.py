@@ -79,10 +79,10 @@ def test_without_a_drafter_it_is_plain():
 
 
 def test_shifted_blocks_earn_tokens():
-    """The decoy drafter's baseline is wrong where its shifted blocks are right: accepted rows are not contiguous."""
+    """Rows the decoy's shifted blocks get accepted stand behind the baseline's rejected ones."""
     model, truth = pair("qwen3")
     drafter = ScriptedDrafter(PROMPT.tolist() + truth, "decoy")
-    steps = run(model, drafter, DecodeConfig(verifier_path="attach"))
+    steps = run(model, drafter)
     assert tokens(steps) == truth
     assert any(origin > 0 for step in steps for origin in step.origins)
     assert any(path != list(range(len(path))) for path in (step.verdict.path for step in steps))
@@ -126,7 +126,12 @@ def test_a_draft_that_ends_decoding_is_no_bonus():
 
 @pytest.mark.parametrize(
     "prompt, reason",
-    [([], "at least one token"), ([[1, 2]], "at least one token"), ([70], "vocabulary"), ([1] * 512, "context")],
+    [
+        ([], "at least one token"),
+        ([[1, 2]], "at least one token"),
+        ([70], "vocabulary"),
+        ([1] * 512, "context"),
+    ],
 )
 def test_bad_prompts_are_refused(prompt, reason):
     with pytest.raises(ValueError, match=reason):

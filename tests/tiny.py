@@ -48,12 +48,15 @@ FAMILIES = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=7)),
     "gemma2": lambda: Gemma2ForCausalLM(
-        Gemma2Config(**SHAPE, tie_word_embeddings=False, sliding_window=7, layer_types=MIX)),
-    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, tie_word_embeddings=False, sliding_window=7, layer_types=MIX)),
+        Gemma2Config(**SHAPE, tie_word_embeddings=False, sliding_window=7, layer_types=MIX)
+    ),
+    "gemma3": lambda: Gemma3ForCausalLM(
+        Gemma3TextConfig(**SHAPE, tie_word_embeddings=False, sliding_window=7, layer_types=MIX)
+    ),
 }
 
 
-def tiny_target(family: str = "qwen3", seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def tiny_target(family: str = "qwen3", seed: int = 1, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     torch.manual_seed(seed)
     model = FAMILIES[family]().to(dtype).eval()
     model.generation_config.eos_token_id = None
@@ -63,13 +66,16 @@ def tiny_target(family: str = "qwen3", seed: int = 0, dtype: torch.dtype = torch
 class ScriptedDrafter:
     """Drafts a known continuation with planned mistakes.
 
-    mode: `right` drafts the script; `wrong` never does; `second` is wrong at every third position and right after it;
-    `random` draws tokens; `decoy` drafts a wrong baseline after its second token and right shifted blocks.
+    mode: `right` drafts the script; `wrong` never does; `second` is wrong at every third position and right
+    after it; `random` draws tokens; `decoy` drafts a wrong baseline after its second token and right shifted
+    blocks.
     """
 
     tap_layers: tuple[int, ...] = (0, 1)
 
-    def __init__(self, script: Sequence[int], mode: str = "right", block_size: int = 5, vocab: int = VOCAB) -> None:
+    def __init__(
+        self, script: Sequence[int], mode: str = "right", block_size: int = 5, vocab: int = VOCAB
+    ) -> None:
         self.script, self.mode, self.block_size, self.vocab = list(script), mode, block_size, vocab
         self.proposals = block_size - 1
         self.generator = torch.Generator().manual_seed(0)
@@ -83,22 +89,25 @@ class ScriptedDrafter:
     def draft(
         self, anchor: int, retained: Retained, shifts: Sequence[int], cache: list[Tensor], top_k: int = 0
     ) -> Draft:
+        at, offsets = len(cache), (0, *shifts)
+        if self.mode == "decoy":
+            truth = self._truth(at, self.block_size + 1)
+            wrong = [(token + 1) % self.vocab for token in truth]
+            shifted = truth[1 : self.block_size + 1]
+            return Draft(offsets, [[anchor, truth[1], *wrong[2 : self.block_size]], *(shifted for _ in shifts)])
         anchors = [anchor, *(retained.tokens[d - 1] for d in shifts)]
-        rows = [[first, *self._tokens(len(cache) + d + 1, d)] for d, first in zip((0, *shifts), anchors, strict=True)]
-        return Draft((0, *shifts), rows)
+        return Draft(offsets, [[first, *self._tokens(at + d + 1)] for d, first in zip(offsets, anchors, strict=True)])
 
-    def _tokens(self, start: int, offset: int) -> list[int]:
-        places = range(start, start + self.proposals)
-        truth = [self.script[place] if place < len(self.script) else 0 for place in places]
+    def _truth(self, start: int, count: int) -> list[int]:
+        return [self.script[place] if place < len(self.script) else 0 for place in range(start, start + count)]
+
+    def _tokens(self, start: int) -> list[int]:
         if self.mode == "random":
             return torch.randint(self.vocab, (self.proposals,), generator=self.generator).tolist()
-        if self.mode == "decoy":
-            keep = 1 if offset == 0 else self.proposals
-            return [token if k < keep else (token + 1) % self.vocab for k, token in enumerate(truth)]
         wrong = {"right": 0, "wrong": 1, "second": 3}[self.mode]
         return [
             (token + 1) % self.vocab if wrong and place % wrong == 0 else token
-            for place, token in zip(places, truth, strict=True)
+            for place, token in enumerate(self._truth(start, self.proposals), start)
         ]
 
 

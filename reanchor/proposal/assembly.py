@@ -10,7 +10,9 @@ from reanchor.proposal.matching import choose_site
 from reanchor.proposal.trie import Trie
 
 
-def assemble(draft: Draft, retained: Retained, config: DecodeConfig, max_depth: int, rng: random.Random) -> Tree:
+def assemble(
+    draft: Draft, retained: Retained, config: DecodeConfig, max_depth: int, rng: random.Random
+) -> Tree:
     """The trie of the baseline, the verifier path if asked for, and every shifted block that finds a place.
 
     max_depth: deepest node worth verifying, the tokens still allowed less the bonus.

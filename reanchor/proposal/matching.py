@@ -1,4 +1,6 @@
-"""Where a shifted block may join the baseline block: positions t with g(0)[t] == g(d)[0] (paper, 3.2 and Table 6)."""
+"""Where a shifted block may join the baseline block: positions t with g(0)[t] == g(d)[0] (paper, 3.2 and
+Table 6).
+"""
 
 from __future__ import annotations
 

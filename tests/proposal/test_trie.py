@@ -33,10 +33,16 @@ def sees(tree: Tree, node: int) -> set[int]:
     return seen
 
 
-@given(blocks, st.sampled_from(["earliest", "fixed", "longest", "random"]), st.sampled_from(["off", "path", "attach"]))
+@given(
+    blocks,
+    st.sampled_from(["earliest", "fixed", "longest", "random"]),
+    st.sampled_from(["off", "path", "attach"]),
+)
 def test_a_tree_is_a_tree(rows, attach, verifier_path):
     draft, retained = draft_of(rows)
-    tree = assemble(draft, retained, DecodeConfig(attach=attach, verifier_path=verifier_path), 99, random.Random(1))
+    tree = assemble(
+        draft, retained, DecodeConfig(attach=attach, verifier_path=verifier_path), 99, random.Random(1)
+    )
     assert tree.parents[0] == -1 and all(parent < node for node, parent in enumerate(tree.parents))
     edges = list(zip(tree.parents[1:], tree.tokens[1:], strict=True))
     assert len(set(edges)) == len(edges)
@@ -91,7 +97,9 @@ def test_rules_choose_the_site_they_say(baseline, block, offset):
         return next((k for k, (a, b) in enumerate(pairs) if a != b), len(pairs))
 
     if found:
-        assert run(longest) == max(map(run, found)) and longest == min(t for t in found if run(t) == run(longest))
+        assert run(longest) == max(map(run, found)) and longest == min(
+            t for t in found if run(t) == run(longest)
+        )
         assert choose_site("random", baseline, block, offset, random.Random(3)) in found
 
 
