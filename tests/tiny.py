@@ -94,12 +94,18 @@ class ScriptedDrafter:
             truth = self._truth(at, self.block_size + 1)
             wrong = [(token + 1) % self.vocab for token in truth]
             shifted = truth[1 : self.block_size + 1]
-            return Draft(offsets, [[anchor, truth[1], *wrong[2 : self.block_size]], *(shifted for _ in shifts)])
+            return Draft(
+                offsets, [[anchor, truth[1], *wrong[2 : self.block_size]], *(shifted for _ in shifts)]
+            )
         anchors = [anchor, *(retained.tokens[d - 1] for d in shifts)]
-        return Draft(offsets, [[first, *self._tokens(at + d + 1)] for d, first in zip(offsets, anchors, strict=True)])
+        return Draft(
+            offsets, [[first, *self._tokens(at + d + 1)] for d, first in zip(offsets, anchors, strict=True)]
+        )
 
     def _truth(self, start: int, count: int) -> list[int]:
-        return [self.script[place] if place < len(self.script) else 0 for place in range(start, start + count)]
+        return [
+            self.script[place] if place < len(self.script) else 0 for place in range(start, start + count)
+        ]
 
     def _tokens(self, start: int) -> list[int]:
         if self.mode == "random":
