@@ -31,6 +31,7 @@ class Run:
     finish: str  # end, stop, length or context
     stats: Stats
     steps: list[Step]  # the first is the prefill's
+    attention: dict[str, Any]  # what attended to the tries, and why other backends did not
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -38,6 +39,7 @@ class Run:
             "tokens": self.tokens,
             "finish_reason": self.finish,
             "decode_config": asdict(self.config),
+            "attention": self.attention,
             "stats": self.stats.to_dict(),
         }
 
@@ -78,9 +80,9 @@ def run(pair: Pair, request: Request, config: DecodeConfig, streamer: Any = None
     tokens = output.sequences[0, len(prompt) :].tolist()
     text = pair.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     limit = "length" if length == request.sampling.max_new_tokens else "context"
-    return Run(
-        config, tokens, text, finish(pair, request, tokens, text, length, limit), output.stats, decoder.steps
-    )
+    ended = finish(pair, request, tokens, text, length, limit)
+    attention = decoder.target.attention.report()
+    return Run(config, tokens, text, ended, output.stats, decoder.steps, attention)
 
 
 def choice(request: Request) -> dict[str, Any]:

@@ -14,12 +14,11 @@ STAGES = ("draft", "assemble", "verify", "commit", "other")
 
 
 def setting(pair: Pair) -> dict[str, str]:
-    """Where and how the target runs."""
+    """Where the target runs."""
     model = pair.target
     return {
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
-        "attention": str(model.config._attn_implementation),
     }
 
 
@@ -43,9 +42,15 @@ def summary(run: Run, pair: Pair) -> Table:
     table = Table(
         title=f"reanchor generate, method {run.config.method}", show_header=False, title_justify="left"
     )
-    for name, value in {**figures(run), **setting(pair)}.items():
+    for name, value in {**figures(run), **setting(pair), **attention(run)}.items():
         table.add_row(name, value)
     return table
+
+
+def attention(run: Run) -> dict[str, str]:
+    """The backends that did the work, then a row for each that declined."""
+    declined = {f"  {name} declined": "; ".join(why) for name, why in run.attention["declined"].items()}
+    return {"attention": ", ".join(run.attention["used"]) or "–", **declined}
 
 
 def split(seconds: dict[str, float]) -> str:

@@ -12,6 +12,7 @@ Attach = Literal["earliest", "fixed", "longest", "random"]
 Retention = Literal["first", "longest"]
 Scope = Literal["full", "in_block", "extension"]
 VerifierPath = Literal["off", "path", "attach"]
+AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
 
 
 def knob(default: Any, help: str) -> Any:
@@ -43,6 +44,7 @@ class DecodeConfig:
     max_nodes: int | None = knob(
         None, "Most trie nodes a round verifies, anchor included.  [default: no limit]"
     )
+    attention: AttentionChoice = knob("auto", "Attention over tries and blocks; auto: the first that can.")
     attach_seed: int = knob(0, "Seed of --attach random.")
 
     def __post_init__(self) -> None:

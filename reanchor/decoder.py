@@ -32,7 +32,7 @@ class SpeculativeDecoder:
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
         self.config, self.drafter = config, drafter
-        self.target = Target(model, tuple(drafter.tap_layers))
+        self.target = Target(model, tuple(drafter.tap_layers), config.attention)
 
     def decode(
         self,

@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from reanchor.attention.huggingface import Scope, refusal
+from reanchor.attention.problem import Visibility
+from reanchor.attention.table import Attention
 from reanchor.cache import TreeCache
 from reanchor.core import Tree
 
@@ -44,10 +48,18 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
 
 
 class Target:
-    """An HF causal LM and the layers a drafter reads."""
+    """An HF causal LM and the layers a drafter reads.
 
-    def __init__(self, model: PreTrainedModel, tap_layers: tuple[int, ...] = ()) -> None:
+    Trees are verified by our attention where the model takes its own from transformers' interface, else by the
+    model's own under a dense mask; `attention.refused` then says why.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tap_layers: tuple[int, ...] = (), attention: str = "auto"
+    ) -> None:
         refuse_unsupported(model)
+        self.attention = Attention(attention, refusal(model))
+        self.scope = Scope(model, self.attention) if self.attention.refused is None else None
         self.model = model
         self.layers: nn.ModuleList = model.get_decoder().layers
         outside = [layer for layer in tap_layers if not 0 <= layer < len(self.layers)]
@@ -96,9 +108,16 @@ class Target:
     def verify(self, tree: Tree, cache: TreeCache) -> TargetOutput:
         """Every node of a tree in one pass; commits nothing."""
         tokens = torch.tensor(tree.tokens, device=self.device)
-        depths = torch.tensor(tree.depths, device=self.device)
-        mask = self._mask(tree, depths, cache.length) if len(tree) > 1 else None
-        return self._forward(tokens, cache, cache.length + depths, mask, logits_to_keep=0)
+        if self.scope is None:
+            depths = torch.tensor(tree.depths, device=self.device)
+            mask = self._mask(tree, depths, cache.length) if len(tree) > 1 else None
+            return self._forward(tokens, cache, cache.length + depths, mask, logits_to_keep=0)
+        sees = Visibility.pack(tree.ancestry(), tree.depths, cache.length, self.device)
+        with self.scope:
+            keywords = self.scope.keywords(sees)
+            return self._forward(
+                tokens, cache, sees.depths + cache.length, None, logits_to_keep=0, **keywords
+            )
 
     def _forward(
         self,
@@ -107,6 +126,7 @@ class Target:
         positions: Tensor | None,
         mask: Tensor | dict[str, Tensor] | None,
         logits_to_keep: int,
+        **keywords: Any,
     ) -> TargetOutput:
         cache.reserve(len(tokens))
         if positions is None:
@@ -119,6 +139,7 @@ class Target:
                 use_cache=True,
                 logits_to_keep=logits_to_keep,
                 **{self._cache_name: cache},
+                **keywords,
             )
         features = [taps[layer] for layer in self.tap_layers]
         nothing = output.logits.new_empty(len(tokens), 0)

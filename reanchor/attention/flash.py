@@ -1,6 +1,6 @@
 """The flash-attention backend: dense flash-attention over the prefix with its log-sum-exp, our kernel over
-the tail, both merged in fp32. It knows no window that binds: flash-attention cuts windows by index, a trie
-needs them by depth.
+the tail, both merged in fp32. A window that hides part of the prefix goes to our split-KV kernel whole:
+flash-attention cuts windows by index, a trie needs them cut by depth.
 
 The prefix goes to the first of: flash-attention 3, flash-attention 2 (both read the length on the device),
 torch's own flash kernels (which need the length on the host).
@@ -33,8 +33,6 @@ def decline(problem: Problem) -> str | None:
     refusal = triton.decline(problem)
     if refusal is not None:
         return f"its tail kernel: {refusal}"
-    if problem.binding_window is not None:
-        return f"the window of {problem.window} cuts the prefix, by depth, which flash-attention cannot"
     if problem.queries.device.type == "cuda" and problem.queries.dtype not in HALF:
         return "flash-attention computes in bfloat16 or float16"
     if problem.head_size % 8:
@@ -50,6 +48,8 @@ def decline(problem: Problem) -> str | None:
 
 def attend(problem: Problem) -> Tensor:
     """[N, Hq, D]"""
+    if problem.binding_window is not None:
+        return triton.attend(problem)
     prefix = through_package(problem, external()) if external() else through_torch(problem)
     parts, lse = triton.split_parts(problem, prefix=False)
     return triton.merge_parts(problem, parts, lse, prefix)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from torch import Tensor
 
 from reanchor.attention import flash, reference, sdpa, triton
 from reanchor.attention.problem import Problem
-
-Choice = Literal["auto", "reference", "sdpa", "triton", "flash"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,14 @@ class Pick:
     refusals: dict[str, str]  # name -> why it was passed over, in the table's order
 
 
-def pick(problem: Problem, choice: str = "auto") -> Pick:
-    """The first backend that takes the problem, or the one named; ValueError when that one declines."""
+def check_choice(choice: str) -> None:
     if choice != "auto" and choice not in BACKENDS:
         raise ValueError(f"attention must be one of auto, {', '.join(BACKENDS)}, got {choice!r}")
+
+
+def pick(problem: Problem, choice: str = "auto") -> Pick:
+    """The first backend that takes the problem, or the one named; ValueError when that one declines."""
+    check_choice(choice)
     refusals: dict[str, str] = {}
     for backend in BACKENDS.values() if choice == "auto" else [BACKENDS[choice]]:
         refusal = backend.decline(problem)
@@ -60,10 +61,19 @@ def pick(problem: Problem, choice: str = "auto") -> Pick:
 
 @dataclass
 class Attention:
-    """A choice of backend and what came of it; problems of one kind are decided once."""
+    """A choice of backend and what came of it; problems of one kind are decided once.
+
+    refused: why a model cannot come here at all, so that its own attention does the work.
+    """
 
     choice: str = "auto"
+    refused: str | None = None
     picks: dict[tuple[object, ...], Pick] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_choice(self.choice)
+        if self.refused is not None and self.choice != "auto":
+            raise ValueError(f"attention {self.choice!r} cannot serve this model: {self.refused}; use 'auto'")
 
     def attend(self, problem: Problem) -> Tensor:
         """[N, Hq, D]"""
@@ -92,3 +102,10 @@ class Attention:
             for name, reason in made.refusals.items():
                 given.setdefault(name, {})[reason] = None
         return {name: tuple(reasons) for name, reasons in given.items()}
+
+    def report(self) -> dict[str, object]:
+        """What a summary says: the backends that worked, and why others did not."""
+        used = list(self.used) if self.refused is None else ["the model's own"]
+        why = {"ours": [self.refused]} if self.refused is not None else {}
+        declined = {name: list(reasons) for name, reasons in self.refusals.items()}
+        return {"choice": self.choice, "used": used, "declined": {**why, **declined}}

@@ -1,4 +1,5 @@
-"""Runs test_kernels.py under Triton's interpreter: a process of its own, so that no other test meets it."""
+"""Runs the tests of the kernels under Triton's interpreter: a process of its own, so that no other test
+meets it."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ pytest.importorskip("triton", reason="triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="test_kernels.py runs on the device itself")
 @pytest.mark.parametrize("size", ["small", pytest.param("full", marks=pytest.mark.slow)])
 def test_kernels_under_the_interpreter(size):
-    kernels = Path(__file__).with_name("test_kernels.py")
+    folder = Path(__file__).parent
+    tests = [str(folder / "test_kernels.py"), str(folder / "test_engine.py"), "-k", "kernels"]
     chosen = "slow" if size == "full" else "not slow"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen, str(kernels)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen, *tests],
         env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=kernels.parents[2],
+        cwd=folder.parents[1],
         capture_output=True,
         text=True,
     )

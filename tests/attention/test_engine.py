@@ -1,0 +1,113 @@
+"""The whole engine by every backend: the same tokens and the same accepted lengths."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from reanchor import DecodeConfig, SamplingConfig
+from reanchor.attention.problem import Problem
+from reanchor.attention.table import BACKENDS
+from reanchor.config import AttentionChoice
+from reanchor.decoder import SpeculativeDecoder
+from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+PLAIN_CHOICES = ["auto", "sdpa", "reference"]
+NEW = 24
+
+
+@pytest.fixture(autouse=True)
+def no_grad():
+    with torch.no_grad():
+        yield
+
+
+def run(model, prompt, script, mode, new=NEW, dense=False, **knobs):
+    """Tokens, drafts accepted per round, backends used."""
+    drafter = ScriptedDrafter(script, mode)
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(**knobs))
+    if dense:
+        decoder.target.scope = None
+    steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=new)))
+    tokens = [token for step in steps for token in step.tokens]
+    return tokens, [step.accepted for step in steps], decoder.target.attention.used
+
+
+def setup(family, new=NEW):
+    model = tiny_target(family)
+    prompt = torch.arange(3, 14)
+    script = [*prompt.tolist(), *greedy(model, prompt, new + 8)]
+    return model, prompt, script
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("mode", ["right", "second", "random"])
+@pytest.mark.parametrize("choice", PLAIN_CHOICES)
+def test_every_backend_decodes_the_same(family, mode, choice):
+    if choice == "sdpa" and family == "gemma2":
+        pytest.skip("sdpa has no soft cap")
+    model, prompt, script = setup(family)
+    tokens, accepted, used = run(model, prompt, script, mode, attention=choice)
+    by_dense_mask = run(model, prompt, script, mode, dense=True)
+    assert used and not by_dense_mask[2]
+    assert tokens == script[len(prompt) :][:NEW]
+    assert (tokens, accepted) == by_dense_mask[:2]
+    assert mode == "random" or max(accepted) > 1
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="runs under Triton's interpreter, see test_interpreter.py")
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gemma3"])
+@pytest.mark.parametrize("choice", ["triton", "flash"])
+def test_the_kernels_decode_the_same(family, choice):
+    if choice == "flash" and family == "gemma2":
+        pytest.skip("torch's flash kernels have no soft cap")
+    model, prompt, script = setup(family, new=10)
+    tokens, accepted, used = run(model, prompt, script, "second", new=10, attention=choice)
+    assert used == (choice,)
+    assert (tokens, accepted) == run(model, prompt, script, "second", new=10, dense=True)[:2]
+    assert tokens == script[len(prompt) :][:10]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="triton serves the CPU in this process")
+def test_a_backend_that_cannot_is_refused_by_name():
+    model, prompt, script = setup("qwen3", new=4)
+    with pytest.raises(ValueError, match="attention 'triton' declined: .*CUDA device.*use 'auto'"):
+        run(model, prompt, script, "right", attention="triton")
+    with pytest.raises(ValueError, match="attention must be one of"):
+        DecodeConfig(attention="eager")
+
+
+def test_a_model_out_of_reach_decodes_by_its_own_attention_and_says_so(monkeypatch):
+    model, prompt, script = setup("llama", new=6)
+    monkeypatch.setattr(type(model), "_supports_attention_backend", False)
+    decoder = SpeculativeDecoder(model, ScriptedDrafter(script, "second"))
+    steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=6)))
+    assert [token for step in steps for token in step.tokens] == script[len(prompt) :][:6]
+    report = decoder.target.attention.report()
+    assert report["used"] == ["the model's own"]
+    assert "attention interface" in report["declined"]["ours"][0]
+    with pytest.raises(ValueError, match="'sdpa' cannot serve this model"):
+        SpeculativeDecoder(model, None, DecodeConfig(attention="sdpa"))
+
+
+def test_the_knob_names_the_backends():
+    assert set(AttentionChoice.__args__) == {"auto", *BACKENDS}
+
+
+def test_a_wrong_backend_is_caught(monkeypatch):
+    """A backend that lets a node see its siblings changes the tokens: the equality above can fail."""
+    sound = BACKENDS["reference"].attend
+
+    def leaky(given: Problem) -> torch.Tensor:
+        given.sees.words.fill_(-1)
+        return sound(given)
+
+    model, prompt, script = setup("qwen3")
+    monkeypatch.setitem(
+        BACKENDS, "reference", type(BACKENDS["reference"])("reference", lambda _: None, leaky)
+    )
+    tokens, _, _ = run(model, prompt, script, "second", attention="reference")
+    assert tokens != script[len(prompt) :][:NEW]
