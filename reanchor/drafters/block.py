@@ -2,44 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reanchor.core import Draft, Retained
 from reanchor.drafters.body import Body
 from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.context import ContextCache
+from reanchor.drafters.correction import Corrector, Proposal, walk
+from reanchor.drafters.domino import DominoHead
+from reanchor.drafters.markov import ConfidenceHead, MarkovHead
+from reanchor.drafters.selector import CandidateSelector
 from reanchor.drafters.visibility import Layout, additive_mask, first_key, layout_blocks
 
 
 class BlockDrafter(nn.Module):
-    """All blocks of a round in one pass over one shared context.
+    """All blocks of a round in one pass over one shared context; parts beyond the body are optional."""
 
-    `embed` and `head` are the target's modules when the checkpoint has none of its own. They are called,
-    never read, so that whatever scaling they do is done; and they are no parameters of this module.
-    """
-
-    def __init__(
-        self,
-        config: DrafterConfig,
-        body: Body,
-        embed: Callable[[Tensor], Tensor],
-        head: Callable[[Tensor], Tensor],
-        head_dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
-        self.config, self.body = config, body
-        self.borrowed = (embed, head)  # a tuple, so that torch does not register them as ours
-        self.head_dtype = head_dtype  # what the head takes; None: the body's
-        self.tap_layers, self.block_size, self.proposals = (
-            config.tap_layers,
-            config.block_size,
-            config.proposals,
-        )
+        self.config, self.body = config, Body(config)
+        hidden, vocabulary, scored = config.hidden_size, config.vocab_size, config.scored
+        if config.own_embedding:
+            self.embed_tokens = nn.Embedding(vocabulary, hidden)
+        if config.own_head:
+            self.lm_head = nn.Linear(hidden, scored, bias=False)
+        if config.draft_vocab_size:
+            self.d2t = nn.Buffer(torch.zeros(scored, dtype=torch.long))  # target id less draft id
+        if config.markov:
+            self.markov_head = MarkovHead(config.markov, hidden, vocabulary, scored)
+        if config.domino:
+            self.domino = DominoHead(config.domino, hidden, scored)
+        if config.selector:
+            self.candidate_selector = CandidateSelector(config.selector, hidden, vocabulary)
+        if config.confidence:
+            rank = config.markov.rank if config.markov else 0
+            self.confidence_head = ConfidenceHead(config.confidence, hidden, rank)
+        self.tap_layers, self.block_size = config.tap_layers, config.block_size
+        self.proposals = config.proposals
         self.groups = config.heads // config.kv_heads
+        self.confidence_threshold = 0.0  # proposals from the first less sure on are not made; 0 makes all
+        self.borrowed: tuple[Any, Any] = (None, None)
+
+    def borrow(self, embed: nn.Module, head: nn.Module) -> BlockDrafter:
+        """Use the target's embedding and head where the checkpoint has none of its own.
+
+        They are called, so that whatever scaling they do is done, and are no parameters of this module.
+        """
+        self.borrowed = (
+            self.embed_tokens if self.config.own_embedding else embed,
+            self.lm_head if self.config.own_head else head,
+        )
+        weight = next(self.borrowed[1].parameters(), None)
+        floating = weight is not None and weight.is_floating_point()
+        self.head_dtype = weight.dtype if floating and weight is not None else self.dtype
+        return self
 
     @property
     def dtype(self) -> torch.dtype:
@@ -48,6 +71,13 @@ class BlockDrafter(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.body.norm.weight.device
+
+    @property
+    def corrector(self) -> Corrector | None:
+        for part in ("markov_head", "domino", "candidate_selector"):
+            if part in self._modules:
+                return getattr(self, part)
+        return None
 
     def new_cache(self) -> ContextCache:
         shape = (self.config.kv_heads, self.config.head_dim)
@@ -73,12 +103,15 @@ class BlockDrafter(nn.Module):
         ids[:, 0] = torch.tensor(anchors)
         ids = ids.to(self.device)
         hidden = self.states(ids, offsets, retained.features, cache)  # [blocks, K, H]
-        logits = self.score(hidden)  # [blocks, K, V]
-        tokens = torch.cat([ids[:, :1], logits.argmax(-1)], dim=1)  # [blocks, K + 1]
+        proposal = self.propose(hidden, ids[:, 0])
+        tokens = torch.cat([ids[:, :1], proposal.tokens], dim=1)  # [blocks, K + 1]
+        confidence = self.confidence(hidden, tokens)
+        blocks = tokens.tolist() if confidence is None else self.cut(tokens, confidence)
         if not top_k:
-            return Draft(offsets, tokens.tolist())
-        log_probs, candidates = logits.float().log_softmax(-1).topk(top_k)
-        return Draft(offsets, tokens.tolist(), candidates, log_probs)
+            return Draft(offsets, blocks, confidence=confidence)
+        log_probs, best = proposal.scores.float().log_softmax(-1).topk(min(top_k, proposal.scores.shape[-1]))
+        candidates = self.target_ids(best) if proposal.ids is None else proposal.ids.gather(-1, best)
+        return Draft(offsets, blocks, candidates, log_probs, confidence)
 
     def states(
         self, ids: Tensor, offsets: tuple[int, ...], features: Tensor | None, cache: ContextCache
@@ -86,10 +119,9 @@ class BlockDrafter(nn.Module):
         """Final states of the predicting slots of all blocks. ids: [blocks, B] -> [blocks, K, H]"""
         rows = max(offsets)  # retained rows that any block reads
         layout = layout_blocks(offsets, rows, self.block_size)
-        committed = len(cache)
-        cache.reserve(committed + len(layout.keys))
+        cache.reserve(len(cache) + len(layout.keys))
         new = [*cache.pending, features[:rows]] if rows and features is not None else cache.pending
-        embedded = self.borrowed[0](ids.view(-1)).to(self.dtype) * self.config.embedding_scale  # [S, H]
+        embedded = self.embed(ids.view(-1))  # [S, H]
         context = self.body.project(torch.cat(new).to(embedded)) if new else embedded[:0]  # [R, H]
         hidden = self.run(embedded, context, layout, cache)
         cache.settle()
@@ -98,22 +130,48 @@ class BlockDrafter(nn.Module):
     def run(self, embedded: Tensor, context: Tensor, layout: Layout, cache: ContextCache) -> Tensor:
         committed, rules = len(cache), self.config.rules
         positions = np.concatenate([np.arange(cache.projected, committed), committed + layout.keys])
-        rotary = self.body.rotary(
+        angles = self.body.rotary(
             torch.from_numpy(positions).to(self.device), committed + layout.reach, embedded
         )
         masks = {rule: additive_mask(layout, rule, committed, self.groups, embedded) for rule in set(rules)}
-        first = {rule: first_key(rule, committed) for rule in set(rules)}
+        stores = [partial(cache.extend, at, first_key(rule, committed)) for at, rule in enumerate(rules)]
+        return self.body(embedded, context, angles, stores, [masks[rule] for rule in rules])
 
-        def store(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-            return cache.extend(layer, first[rules[layer]], keys, values)
-
-        return self.body(embedded, context, rotary, store, [masks[rule] for rule in rules])
+    def embed(self, ids: Tensor) -> Tensor:
+        """[rows] -> [rows, H]"""
+        module, scale = self.borrowed[0], self.config.embedding_scale
+        if scale is None:
+            return module(ids).to(self.dtype)
+        return F.embedding(ids, module.weight).to(self.dtype) * scale
 
     def score(self, hidden: Tensor) -> Tensor:
-        """The drafter's logits, before any head of its own. [blocks, K, H] -> [blocks, K, V]"""
-        logits = self.borrowed[1](hidden.to(self.head_dtype or hidden.dtype))
+        """The scores of slots alone. [blocks, K, H] -> [blocks, K, M]"""
+        logits = self.borrowed[1](hidden.to(self.head_dtype))
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier
         if self.config.softcap:
             logits = torch.tanh(logits / self.config.softcap) * self.config.softcap
         return logits
+
+    def propose(self, hidden: Tensor, anchors: Tensor) -> Proposal:
+        scores, corrector = self.score(hidden), self.corrector
+        if corrector is None:
+            return Proposal(self.target_ids(scores.argmax(-1)), scores, None)
+        return walk(corrector, scores, hidden, anchors, self)
+
+    def target_ids(self, ids: Tensor) -> Tensor:
+        """Ids of the head's vocabulary as the target's."""
+        return ids + self.d2t[ids] if self.config.draft_vocab_size else ids
+
+    def confidence(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
+        """P(accepted | all before accepted) of every proposal [blocks, K]; None without such a head."""
+        if self.config.confidence is None:
+            return None
+        before = self.markov_head.markov_w1(tokens[:, :-1]) if self.config.confidence.markov else None
+        return self.confidence_head(hidden, before)
+
+    def cut(self, tokens: Tensor, confidence: Tensor) -> list[list[int]]:
+        """Each block up to its first proposal below the threshold."""
+        sure = (confidence >= self.confidence_threshold).cumprod(1).sum(1, keepdim=True)  # [blocks, 1]
+        rows = torch.cat([sure, tokens], dim=1).tolist()
+        return [row[1 : 2 + row[0]] for row in rows]

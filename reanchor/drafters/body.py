@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
 
 from reanchor.drafters.config import DrafterConfig
+from reanchor.drafters.convolution import DynamicConvolution
 from reanchor.drafters.rotary import Rotary, rotate
 
-# (layer, its new keys, its new values), each [rows, kv heads, hd] -> all keys and values to attend to
-Store = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+Angles = tuple[Tensor, Tensor]  # cosines and signed sines, each [rows, 1, hd]
+# a layer's new keys and values, each [rows, kv heads, hd] -> all it attends to, each [kv heads, T, hd]
+Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
@@ -27,23 +30,52 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, s
 
 
 class Attention(nn.Module):
+    """Queries come from the slots alone; keys and values from context rows and slots."""
+
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
+        self.head_dim, self.gemma = config.head_dim, config.gemma
+        self.scale = 1.0 if config.gemma else config.head_dim**-0.5
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, queries, bias=config.bias)
         self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.bias)
-        self.v_proj = nn.Linear(config.hidden_size, keys, bias=config.bias)
+        self.v_proj = None if config.shared_kv else nn.Linear(config.hidden_size, keys, bias=config.bias)
         self.o_proj = nn.Linear(queries, config.hidden_size, bias=config.bias)
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.eps)
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.eps)
+
+    def forward(
+        self, slots: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | None
+    ) -> Tensor:
+        """slots: [S, H]; context: [R, H] rows new to the keys; angles: of R + S rows -> [S, H]"""
+        rows = torch.cat([context, slots])
+        behind = (angles[0][len(context) :], angles[1][len(context) :])
+        queries = rotate(self.q_norm(self.split(self.q_proj(slots))), behind)
+        projected = self.split(self.k_proj(rows))
+        values = projected if self.v_proj is None else self.split(self.v_proj(rows))
+        if self.gemma:
+            values = F.rms_norm(values, values.shape[-1:], eps=self.k_norm.eps)
+        keys = rotate(self.k_norm(projected), angles)
+        return self.o_proj(attend(queries, *store(keys, values), mask, self.scale))
 
     def split(self, rows: Tensor) -> Tensor:
         return rows.view(len(rows), -1, self.head_dim)  # [rows, heads, hd]
 
 
+class Perceptron(nn.Module):
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.activation = ACT2FN[config.activation]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.gate_proj(hidden)) * self.up_proj(hidden))
+
+
 class Layer(nn.Module):
-    """Context rows give keys and values only, and enter without the layer's input norm."""
+    """Qwen3's layer. Context rows give keys and values only, and enter without the input norm."""
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
@@ -53,43 +85,62 @@ class Layer(nn.Module):
         self.mlp = Perceptron(config)
 
     def forward(
-        self,
-        hidden: Tensor,
-        context: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        store: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-        mask: Tensor | None,
+        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | None
     ) -> Tensor:
-        """hidden: [S, H] slots; context: [R, H] rows new to the keys; rotary: of R + S rows"""
-        attention = self.self_attn
-        slots = self.input_layernorm(hidden)
-        rows = torch.cat([context, slots])
-        slot_rotary = (rotary[0][len(context) :], rotary[1][len(context) :])
-        queries = rotate(attention.q_norm(attention.split(attention.q_proj(slots))), slot_rotary)
-        keys = rotate(attention.k_norm(attention.split(attention.k_proj(rows))), rotary)
-        values = attention.split(attention.v_proj(rows))
-        out = attend(queries, *store(keys, values), mask, attention.head_dim**-0.5)
-        hidden = hidden + attention.o_proj(out)
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), context, angles, store, mask)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-class Perceptron(nn.Module):
-    def __init__(self, config: DrafterConfig) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+class ConvolvedLayer(Layer):
+    """DFlash 2's layer: a convolution over the block's slots around each sublayer."""
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__(config)
+        assert config.convolution is not None
+        self.attention_conv = DynamicConvolution(config.convolution, config.hidden_size, config.block_size)
+        self.mlp_conv = DynamicConvolution(config.convolution, config.hidden_size, config.block_size)
+
+    def forward(
+        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | None
+    ) -> Tensor:
+        slots, kernels = self.attention_conv.enter(self.input_layernorm(hidden))
+        out = self.self_attn(slots, context, angles, store, mask)
+        hidden = hidden + self.attention_conv.leave(out, kernels)
+        slots, kernels = self.mlp_conv.enter(self.post_attention_layernorm(hidden))
+        return hidden + self.mlp_conv.leave(self.mlp(slots), kernels)
+
+
+class GemmaLayer(Layer):
+    """Gemma 4's dense layer: both sublayers normed before and after, the whole scaled."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__(config)
+        self.pre_feedforward_layernorm = nn.RMSNorm(config.hidden_size, eps=config.eps)
+        self.post_feedforward_layernorm = nn.RMSNorm(config.hidden_size, eps=config.eps)
+        self.layer_scalar = nn.Buffer(torch.ones(1))
+
+    def forward(
+        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | None
+    ) -> Tensor:
+        out = self.self_attn(self.input_layernorm(hidden), context, angles, store, mask)
+        hidden = hidden + self.post_attention_layernorm(out)
+        out = self.mlp(self.pre_feedforward_layernorm(hidden))
+        return (hidden + self.post_feedforward_layernorm(out)) * self.layer_scalar
+
+
+def make_layer(config: DrafterConfig) -> Layer:
+    if config.gemma:
+        return GemmaLayer(config)
+    return ConvolvedLayer(config) if config.convolution else Layer(config)
 
 
 class Body(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
-        self.fc = nn.Linear(len(config.tap_layers) * config.hidden_size, config.hidden_size, bias=False)
+        width = len(config.tap_layers) * config.target_hidden_size  # Dc
+        self.fc = nn.Linear(width, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(make_layer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         self.rotary = Rotary(config)
 
@@ -101,13 +152,11 @@ class Body(nn.Module):
         self,
         hidden: Tensor,
         context: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        store: Store,
+        angles: Angles,
+        stores: Sequence[Store],
         masks: Sequence[Tensor | None],
     ) -> Tensor:
-        """Embedded slots [S, H] to final states [S, H]; `masks`: one a layer."""
-        for index, (layer, mask) in enumerate(zip(self.layers, masks, strict=True)):
-            hidden = layer(
-                hidden, context, rotary, lambda keys, values, at=index: store(at, keys, values), mask
-            )
+        """Embedded slots [S, H] to final states [S, H]; a store and a mask for each layer."""
+        for layer, store, mask in zip(self.layers, stores, masks, strict=True):
+            hidden = layer(hidden, context, angles, store, mask)
         return self.norm(hidden)

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from reanchor.drafters.block import BlockDrafter
-from reanchor.drafters.body import Body
 from reanchor.drafters.checkpoint import Checkpoint
+from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.fitting import check_fit, host_of
+from reanchor.drafters.names import renamed
 from reanchor.drafters.recognition import recognise
 
 DEMO_DRAFTER = Path(__file__).parents[1] / "assets" / "demo-drafter"
 HUB_ID = re.compile(r"[a-zA-Z0-9][\w.-]*/[a-zA-Z0-9][\w.-]*")
+ROOMS = ("body.", "domino.")  # parts of the drafter whose tensors stand at the top of a checkpoint
 
 
 def load_drafter(
@@ -25,22 +27,31 @@ def load_drafter(
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    confidence_threshold: float = 0.0,
 ) -> BlockDrafter:
     """The drafter of a local folder or hub id, bound to `target_model`, a transformers causal LM.
 
-    `dtype` and `device` are the target's unless given.
+    Every dialect of the DFlash family is recognised. `dtype` and `device` are the target's unless given.
+    `confidence_threshold` cuts a block's proposals at the first the drafter's own confidence head gives less;
+    0 keeps all.
     """
     checkpoint = Checkpoint(locate(path_or_id))
-    config = recognise(checkpoint)
+    config = recognise(checkpoint).config
     host = host_of(target_model)
     check_fit(config, host)
-    with torch.device("meta"):
-        body = Body(config)
-    own = next(host.head.parameters(), None)
-    head_dtype = own.dtype if own is not None and own.is_floating_point() else target_model.dtype
+    check_threshold(confidence_threshold, config)
+    drafter = build(config)
     place = target_model.device if device is None else torch.device(device)
-    fill(body, checkpoint.tensors(), head_dtype if dtype is None else dtype, place)
-    return BlockDrafter(config, body, host.embed, host.head, head_dtype).eval().requires_grad_(False)
+    fill(drafter, renamed(checkpoint.tensors()), target_model.dtype if dtype is None else dtype, place)
+    check_mapping(drafter)
+    drafter.confidence_threshold = confidence_threshold
+    return drafter.borrow(host.embed, host.head).eval().requires_grad_(False)
+
+
+def build(config: DrafterConfig) -> BlockDrafter:
+    """The drafter without its tensors."""
+    with torch.device("meta"):
+        return BlockDrafter(config)
 
 
 def locate(path_or_id: str | Path) -> Path:
@@ -61,16 +72,46 @@ def locate(path_or_id: str | Path) -> Path:
 
 def fill(module: nn.Module, tensors: dict[str, Tensor], dtype: torch.dtype, device: torch.device) -> None:
     """Put the checkpoint's tensors in place; every tensor has its place and every place its tensor."""
-    wanted = module.state_dict()
+    wanted = {checkpoint_name(name): (name, place) for name, place in module.state_dict().items()}
     problems = [f"missing: {name}" for name in sorted(wanted.keys() - tensors.keys())]
     problems += [f"unexpected: {name}" for name in sorted(tensors.keys() - wanted.keys())]
     problems += [
-        f"{name} has shape {list(tensors[name].shape)}, not {list(wanted[name].shape)}"
+        f"{name} has shape {list(tensors[name].shape)}, not {list(wanted[name][1].shape)}"
         for name in sorted(wanted.keys() & tensors.keys())
-        if tensors[name].shape != wanted[name].shape
+        if tensors[name].shape != wanted[name][1].shape
     ]
     if problems:
         raise ValueError("the drafter's tensors do not match its config: " + "; ".join(problems))
-    placed = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
+    placed = {}
+    for name, tensor in tensors.items():
+        ours, place = wanted[name]
+        placed[ours] = tensor.to(device=device, dtype=dtype if place.is_floating_point() else place.dtype)
     module.load_state_dict(placed, assign=True)
     module.to(device)
+
+
+def checkpoint_name(name: str) -> str:
+    for room in ROOMS:
+        name = name.removeprefix(room)
+    return name
+
+
+def check_mapping(drafter: BlockDrafter) -> None:
+    size = drafter.config.draft_vocab_size
+    if not size:
+        return
+    ids = torch.arange(size, device=drafter.d2t.device) + drafter.d2t
+    if int(ids.min()) < 0 or int(ids.max()) >= drafter.config.vocab_size:
+        raise ValueError(
+            f"d2t maps draft tokens to {int(ids.min())} .. {int(ids.max())}, outside the target's "
+            f"{drafter.config.vocab_size} tokens: it must hold target id less draft id"
+        )
+
+
+def check_threshold(threshold: float, config: DrafterConfig) -> None:
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"confidence_threshold must lie in [0, 1], got {threshold}")
+    if threshold and config.confidence is None:
+        raise ValueError(
+            f"confidence_threshold is {threshold}, but this drafter has no confidence head: leave it at 0"
+        )

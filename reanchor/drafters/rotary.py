@@ -25,18 +25,20 @@ def fits(table: Tensor, like: Tensor) -> bool:
 class Rotary(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
-        with torch.device("cpu"):  # the frequencies are in no checkpoint: never on the meta device
-            self.embedding = Qwen3RotaryEmbedding(
-                Qwen3Config(
-                    hidden_size=config.hidden_size,
-                    num_attention_heads=config.heads,
-                    num_key_value_heads=config.kv_heads,
-                    head_dim=config.head_dim,
-                    num_hidden_layers=config.layers,
-                    max_position_embeddings=config.max_positions,
-                    rope_parameters=dict(config.rope),
-                )
+        try:
+            shape = Qwen3Config(
+                hidden_size=config.hidden_size,
+                num_attention_heads=config.heads,
+                num_key_value_heads=config.kv_heads,
+                head_dim=config.head_dim,
+                num_hidden_layers=config.layers,
+                max_position_embeddings=config.max_positions,
+                rope_parameters=dict(config.rope),
             )
+            with torch.device("cpu"):  # the frequencies are in no checkpoint: never on the meta device
+                self.embedding = Qwen3RotaryEmbedding(shape)
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"the drafter's rope keys {dict(config.rope)} are not usable: {error}") from None
         self.table: tuple[Tensor, Tensor] | None = None
 
     def forward(self, positions: Tensor, longest: int, like: Tensor) -> tuple[Tensor, Tensor]:
