@@ -38,5 +38,5 @@ def layer_rule(kind: Any, causal: bool | None, keys: Keys) -> LayerRule:
         return LayerRule(bool(causal), keys.integer("swa_window_size"))
     if kind == FULL:
         return LayerRule(bool(causal))
-    default = not keys.get("sliding_window_non_causal", False)
+    default = not keys.get("sliding_window_non_causal", keys.get("speculators_model_type") == "dflash2")
     return LayerRule(default if causal is None else bool(causal), keys.integer("sliding_window"))

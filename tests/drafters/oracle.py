@@ -44,10 +44,8 @@ def attention(
     )
     unnormed = linear(rows, tensors, at + "k_proj").view(-1, kv, hd)
     k = rms(unnormed, tensors[at + "k_norm.weight"], facts.eps)
-    if facts.gemma:
-        v = rms(unnormed, None, facts.eps)
-    else:
-        v = linear(rows, tensors, at + "v_proj").view(-1, kv, hd)
+    own = None if facts.gemma else linear(rows, tensors, at + "v_proj").view(-1, kv, hd)
+    v = rms(unnormed, None, facts.eps) if own is None else own
     q, k = rope(q, queries, facts), rope(k, keys, facts)
     causal, window = facts.rules[layer]
     out = torch.zeros_like(q)
