@@ -7,12 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
-Method = Literal["reanchor", "dflash", "plain"]
-Attach = Literal["earliest", "fixed", "longest", "random"]
+Method = Literal["reanchor", "dflash", "ddtree", "plain"]
+Attach = Literal["earliest", "fixed", "longest", "random", "all"]
 Retention = Literal["first", "longest"]
 Scope = Literal["full", "in_block", "extension"]
 VerifierPath = Literal["off", "path", "attach"]
 AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
+DDTREE_NODES = 64
 
 
 def knob(default: Any, help: str) -> Any:
@@ -32,7 +33,9 @@ class DecodeConfig:
     """How a round proposes. Nothing here can change the output, only how many tokens a round commits."""
 
     method: Method = knob(
-        "reanchor", "What a round drafts: baseline and shifted blocks, the baseline only, or nothing."
+        "reanchor",
+        "What a round verifies: the baseline and shifted blocks, the baseline alone, the likeliest tree of its "
+        "candidates, or nothing.",
     )
     attach: Attach = knob("earliest", "Where a shifted block joins the baseline (method, Table 6).")
     retention: Retention = knob("first", "Which rejected path leaves its states for the next round.")
@@ -42,7 +45,7 @@ class DecodeConfig:
     )
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
-        None, "Most trie nodes a round verifies, anchor included.  [default: no limit]"
+        None, "Most trie nodes a round verifies, anchor included.  [default: no limit; ddtree 64]"
     )
     attention: AttentionChoice = knob("auto", "Attention over tries and blocks; auto: the first that can.")
     attach_seed: int = knob(0, "Seed of --attach random.")
@@ -53,6 +56,11 @@ class DecodeConfig:
             raise ValueError(f"max_shifts must not be negative, got {self.max_shifts}")
         if self.max_nodes is not None and self.max_nodes < 1:
             raise ValueError(f"max_nodes must be at least 1 (the anchor), got {self.max_nodes}")
+
+    @property
+    def node_budget(self) -> int | None:
+        """max_nodes, or ddtree's own default: a tree of candidates has no end of its own."""
+        return DDTREE_NODES if self.max_nodes is None and self.method == "ddtree" else self.max_nodes
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,11 @@ def propose(
     shifts = len(retained) if config.max_shifts is None else min(len(retained), config.max_shifts)
     if config.method != "reanchor":
         shifts = 0
-    return drafter.draft(anchor, retained, range(1, shifts + 1), context)
+    top_k = config.node_budget - 1 if config.method == "ddtree" and config.node_budget else 0
+    draft = drafter.draft(anchor, retained, range(1, shifts + 1), context, top_k)
+    if top_k and draft.candidates is None:
+        raise ValueError(f"method ddtree needs candidates, which {type(drafter).__name__} does not give")
+    return draft
 
 
 def retain(tree: Tree, verdict: Verdict, features: Tensor, config: DecodeConfig) -> Retained:

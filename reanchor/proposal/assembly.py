@@ -6,7 +6,8 @@ import random
 
 from reanchor.config import DecodeConfig, Scope
 from reanchor.core import BASELINE, VERIFIER_PATH, Draft, Retained, Tree
-from reanchor.proposal.matching import choose_site
+from reanchor.proposal.ddtree import grow_best_first
+from reanchor.proposal.matching import attachment_sites
 from reanchor.proposal.trie import Trie
 
 
@@ -18,16 +19,20 @@ def assemble(
     max_depth: deepest node worth verifying, the tokens still allowed less the bonus.
     """
     baseline = draft.blocks[0]
-    trie = Trie(baseline[0], config.max_nodes, max_depth)
+    trie = Trie(baseline[0], config.node_budget, max_depth)
+    if config.method == "ddtree":
+        if draft.candidates is not None and draft.log_probs is not None:
+            grow_best_first(trie, draft.candidates[0].tolist(), draft.log_probs[0].tolist())
+        return trie.freeze()
     trie.insert(baseline, BASELINE)
     verifier = [baseline[0], *retained.tokens]
     if config.verifier_path != "off" and retained:
         trie.insert(verifier, VERIFIER_PATH)
     matched = 0
     for offset, block in zip(draft.offsets[1:], draft.blocks[1:], strict=True):
-        site = choose_site(config.attach, baseline, block, offset, rng)
-        if site is not None:
-            matched += 1
+        sites = attachment_sites(config.attach, baseline, block, offset, rng)
+        matched += bool(sites)
+        for site in sites:
             trie.insert(_within(config.scope, baseline[:site] + block, baseline), offset)
         if config.verifier_path == "attach":
             trie.insert(verifier[:offset] + block, offset)

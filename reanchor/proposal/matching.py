@@ -14,6 +14,16 @@ def sites(baseline: list[int], block: list[int]) -> list[int]:
     return [t for t, token in enumerate(baseline) if token == block[0]]
 
 
+def attachment_sites(
+    rule: Attach, baseline: list[int], block: list[int], offset: int, rng: random.Random
+) -> list[int]:
+    """The positions the rule attaches the block at, at most one but for `all`; none drops the block."""
+    if rule == "all":
+        return sites(baseline, block)
+    site = choose_site(rule, baseline, block, offset, rng)
+    return [] if site is None else [site]
+
+
 def choose_site(
     rule: Attach, baseline: list[int], block: list[int], offset: int, rng: random.Random
 ) -> int | None:

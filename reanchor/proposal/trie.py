@@ -23,11 +23,12 @@ class Trie:
             if node is None:
                 if self.max_nodes is not None and len(self.tokens) >= self.max_nodes:
                     break
-                node = self._add(nodes[-1], token, origin)
+                node = self.add(nodes[-1], token, origin)
             nodes.append(node)
         self.paths.append(nodes)
 
-    def _add(self, parent: int, token: int, origin: int) -> int:
+    def add(self, parent: int, token: int, origin: int) -> int:
+        """A new node, whatever the budget; the caller knows that the parent has no child of this token."""
         node = len(self.tokens)
         self.children[parent, token] = node
         self.tokens.append(token)
