@@ -74,6 +74,7 @@ class TreeCache(Cache):
         self.kinds: list[str] = list(types[:own])
         self.length = 0
         self.capacity = 0
+        self._device_length: Tensor | None = None
         self.buffers: dict[str, Tensor] = {}  # kind of layer -> [layers, 2, 1, heads, capacity, head_dim]
         self.own_layers = [TreeLayer(self, index) for index in range(own)]
         super().__init__(layers=list(self.own_layers))
@@ -114,6 +115,34 @@ class TreeCache(Cache):
         keys, values = self.buffers[kind][self.kinds[:index].count(kind)]
         return keys, values
 
+    def device_length(self) -> Tensor:
+        """[1] int32: `length` where the rows are, for regions that may not ask the host. Kept in step from here on."""
+        if self._device_length is None:
+            device = next(iter(self.buffers.values())).device
+            self._device_length = torch.tensor([self.length], dtype=torch.int32, device=device)
+        return self._device_length
+
+    def commit_on_device(self, path: Tensor, count: Tensor) -> None:
+        """`commit` with fixed shapes and nothing read on the host, two launches for each kind of layer.
+
+        path: [R], its first `count` entries the rows to keep, entry r being r from there on; count: [1]. The host's
+        `length` stays behind until `catch_up` is told the count.
+        """
+        length = self.device_length()
+        target = length + torch.arange(len(path), device=path.device)
+        for buffer in self.buffers.values():
+            buffer.index_copy_(4, target, buffer.index_select(4, length + path))
+        length += count
+
+    def catch_up(self, count: int) -> None:
+        """The host learns what `commit_on_device` committed."""
+        self.length += count
+
+    def _set_length(self, length: int) -> None:
+        self.length = length
+        if self._device_length is not None:
+            self._device_length.fill_(length)
+
     def commit(self, path: list[int]) -> None:
         """Keep, of the rows behind the committed ones, those of `path` in that order; drop the rest."""
         keep = next((place for place, row in enumerate(path) if place != row), len(path))
@@ -122,11 +151,11 @@ class TreeCache(Cache):
                 source = torch.tensor(path[keep:], device=buffer.device) + self.length
                 start, end = self.length + keep, self.length + len(path)
                 buffer[:, :, :, :, start:end] = buffer.index_select(4, source)
-        self.length += len(path)
+        self._set_length(self.length + len(path))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last rows; HF passes their number as a negative count."""
-        self.length -= min(abs(tokens_to_remove), self.length)
+        self._set_length(self.length - min(abs(tokens_to_remove), self.length))
 
     def reset(self) -> None:
-        self.length = 0
+        self._set_length(0)
