@@ -62,7 +62,7 @@ class Target:
         self.scope = Scope(model, self.attention) if self.attention.refused is None else None
         self.model = model
         self.layers: nn.ModuleList = model.get_decoder().layers
-        outside = [layer for layer in tap_layers if not 0 <= layer < len(self.layers)]
+        outside = [layer for layer in tap_layers if not -1 <= layer < len(self.layers)]
         if outside:
             raise ValueError(
                 f"the drafter reads target layers {outside}, but {type(model).__name__} has layers "
@@ -147,10 +147,18 @@ class Target:
 
     @contextmanager
     def _tapped(self) -> Iterator[dict[int, Tensor]]:
-        """Collect the raw outputs [N, H] of the tapped layers while the context lasts."""
+        """Collect the raw outputs [N, H] of the tapped layers while the context lasts; layer -1 is what the first
+        layer is given.
+        """
         taps: dict[int, Tensor] = {}
         handles = []
-        for layer in set(self.tap_layers):
+
+        def keep_input(_module: nn.Module, args: tuple[Tensor, ...], keywords: dict[str, Any]) -> None:
+            taps[-1] = (args[0] if args else keywords["hidden_states"])[0].to(self.device)
+
+        if -1 in self.tap_layers:
+            handles.append(self.layers[0].register_forward_pre_hook(keep_input, with_kwargs=True))
+        for layer in set(self.tap_layers) - {-1}:
 
             def keep(
                 _module: nn.Module, _args: object, output: Tensor | tuple[Tensor], layer: int = layer

@@ -106,6 +106,19 @@ def test_taps_are_the_raw_layer_outputs():
     assert hooks == [len(layer._forward_hooks) for layer in target.layers]
 
 
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gemma3"])
+def test_tap_before_the_first_layer(family):
+    """Layer -1 is what the first layer is given: the embedding, scaled where the family scales it."""
+    model = tiny_target(family)
+    target, text = Target(model, (-1, 0)), torch.arange(9)
+    with torch.no_grad():
+        hidden = model(text[None], output_hidden_states=True).hidden_states
+    hooks = len(target.layers[0]._forward_pre_hooks)
+    features = target.prefill(text, target.new_cache()).features
+    torch.testing.assert_close(features, torch.cat([hidden[0][0], hidden[1][0]], -1))
+    assert hooks == len(target.layers[0]._forward_pre_hooks)
+
+
 def test_hooks_go_when_the_forward_fails():
     model = tiny_target("qwen3")
     target = Target(model, (1,))
