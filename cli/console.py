@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,9 +15,13 @@ console = Console(stderr=True, highlight=False)
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """A ValueError names what was wrong and the remedy; the user needs no traceback with it."""
+    """A ValueError names what was wrong and the remedy; the user needs no traceback with it, nor a warning's
+    place in the source.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_place: say(f"warning: {message}")
+            yield
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context(silent=True)) from error
 

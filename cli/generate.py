@@ -11,7 +11,7 @@ from reanchor.config import DecodeConfig, SamplingConfig
 
 from .console import console, say, usage_errors, write
 from .options import options, pair_options, take
-from .prompt import prompt_ids, read_prompt
+from .prompt import prompt_ids, read_prompt, thinks
 
 if TYPE_CHECKING:
     from reanchor.loading import Pair
@@ -51,6 +51,7 @@ def answer(text: str, config: DecodeConfig, sampling: SamplingConfig, given: dic
     from .answer import AnswerStream
     from .run import Request, run
 
+    warn_of_thinking(pair, given)
     ids = prompt_ids(text, pair.tokenizer, given["raw"], given["system"], given["thinking"])
     request = Request(ids, sampling, given["stop"])
     if given["compare"]:
@@ -82,6 +83,18 @@ def load(config: DecodeConfig, given: dict[str, Any]) -> Pair:
             f"the target {given['target']!r} has no tokenizer; add its tokenizer files to the folder"
         )
     return pair
+
+
+def warn_of_thinking(pair: Pair, given: dict[str, Any]) -> None:
+    """Say it when the prompt is in another thinking mode than the drafter was trained in."""
+    from reanchor.drafters.published import thinking_mismatch
+
+    if pair.drafter_name is None or given["raw"]:
+        return
+    mode = thinks(pair.tokenizer, given["thinking"])
+    warning = None if mode is None else thinking_mismatch(pair.drafter_name, mode)
+    if warning:
+        say(f"warning: {warning}")
 
 
 def report(done: Run, pair: Pair, request: Request, given: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import reanchor
 
 COMMANDS = {
     "generate": "Answer a prompt.",
+    "inspect": "Say what a drafter's checkpoint is.",
 }
 
 

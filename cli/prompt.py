@@ -79,6 +79,16 @@ def prompt_ids(
     return ids
 
 
+def thinks(tokenizer: Any, thinking: bool | None) -> bool | None:
+    """The mode a chat is rendered in; None where the template knows none."""
+    template = tokenizer.chat_template and tokenizer.get_chat_template()
+    known = THINKING.search(template) if template else None
+    if known is None or thinking is not None:
+        return thinking
+    message = [{"role": "user", "content": "a"}]
+    return render(tokenizer, message, {}) == render(tokenizer, message, {known[1]: True})
+
+
 def render(tokenizer: Any, messages: list[dict[str, str]], switch: dict[str, bool]) -> str:
     from jinja2 import TemplateError
 

@@ -20,6 +20,7 @@ from transformers.generation import (
     StopStringCriteria,
 )
 
+from reanchor.acceptance import AcceptanceWatch
 from reanchor.config import DecodeConfig
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.base import Drafter
@@ -82,6 +83,7 @@ class ReAnchorGenerator:
         config: DecodeConfig | None = None,
     ) -> None:
         self.decoder = SpeculativeDecoder(target, drafter, config)
+        self.watch = AcceptanceWatch(self.decoder.drafter.proposals)
         self.target, self.tokenizer = target, tokenizer
 
     @classmethod
@@ -116,7 +118,7 @@ class ReAnchorGenerator:
         for name, reason in _ARGUMENTS.items():
             if kwargs.get(name) is not None:
                 raise ValueError(f"{name} is not supported: {reason}")
-        run = _Run(self.decoder, tokenizer or self.tokenizer, streamer)
+        run = _Run(self.decoder, tokenizer or self.tokenizer, streamer, self.watch)
         options = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "synced_gpus": synced_gpus}
         kwargs.update({name: value for name, value in options.items() if value is not None})
         stop_strings = kwargs.get("stop_strings") or getattr(generation_config, "stop_strings", None)
@@ -139,8 +141,10 @@ class ReAnchorGenerator:
 class _Run:
     """One call of generate: what HF calls back with everything prepared."""
 
-    def __init__(self, decoder: SpeculativeDecoder, tokenizer: Any, streamer: Any) -> None:
-        self.decoder, self.tokenizer, self.streamer = decoder, tokenizer, streamer
+    def __init__(
+        self, decoder: SpeculativeDecoder, tokenizer: Any, streamer: Any, watch: AcceptanceWatch
+    ) -> None:
+        self.decoder, self.tokenizer, self.streamer, self.watch = decoder, tokenizer, streamer, watch
 
     def __call__(
         self,
@@ -195,6 +199,7 @@ class _Run:
         cache = None
         for step in self.decoder.decode(prompt, choice=choice, stage=recorder.stage):
             recorder.add(step)
+            self.watch.see(recorder.stats)
             tokens += step.tokens
             cache = step.cache
             if self.streamer is not None:

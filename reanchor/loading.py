@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from reanchor.drafters.base import Drafter
+from reanchor.drafters.published import AUTO, drafter_of
 from reanchor.gguf import Say, folder_of
 from reanchor.target import refuse_unsupported
 
@@ -38,6 +39,7 @@ class Pair:
     target: PreTrainedModel
     drafter: Drafter | None
     tokenizer: Any
+    drafter_name: str | None = None  # what was loaded, when `auto` chose it too
 
 
 def silent(_message: str) -> None:
@@ -52,9 +54,22 @@ def load_pair(
     device: str | torch.device | None = None,
     say: Say = silent,
 ) -> Pair:
-    """Load both; drafter None loads none. `say` is told what takes long."""
+    """Load both; drafter None loads none, "auto" the published one for this target. `say` is told what takes
+    long and what was chosen.
+    """
+    drafter = choose(target, say) if drafter == AUTO else drafter
     model, tokenizer = load_target(target, dtype, device, say)
-    return Pair(model, None if drafter is None else drafter_for(drafter, model), tokenizer)
+    if drafter is None:
+        return Pair(model, None, tokenizer)
+    return Pair(model, drafter_for(drafter, model), tokenizer, str(drafter))
+
+
+def choose(target: str | Path, say: Say) -> str:
+    if target == DEMO:
+        return DEMO
+    entry = drafter_of(target)
+    say(f"drafter for {entry.target}: {entry.drafter} ({entry.family})")
+    return entry.drafter
 
 
 def load_target(

@@ -15,6 +15,7 @@ from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.fitting import check_fit, host_of
 from reanchor.drafters.names import renamed
 from reanchor.drafters.recognition import recognise
+from reanchor.drafters.refusals import Shapes
 
 DEMO_DRAFTER = Path(__file__).parents[1] / "assets" / "demo-drafter"
 HUB_ID = re.compile(r"[a-zA-Z0-9][\w.-]*/[a-zA-Z0-9][\w.-]*")
@@ -72,22 +73,27 @@ def locate(path_or_id: str | Path) -> Path:
 
 def fill(module: nn.Module, tensors: dict[str, Tensor], dtype: torch.dtype, device: torch.device) -> None:
     """Put the checkpoint's tensors in place; every tensor has its place and every place its tensor."""
+    check_shapes(module, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     wanted = {checkpoint_name(name): (name, place) for name, place in module.state_dict().items()}
-    problems = [f"missing: {name}" for name in sorted(wanted.keys() - tensors.keys())]
-    problems += [f"unexpected: {name}" for name in sorted(tensors.keys() - wanted.keys())]
-    problems += [
-        f"{name} has shape {list(tensors[name].shape)}, not {list(wanted[name][1].shape)}"
-        for name in sorted(wanted.keys() & tensors.keys())
-        if tensors[name].shape != wanted[name][1].shape
-    ]
-    if problems:
-        raise ValueError("the drafter's tensors do not match its config: " + "; ".join(problems))
     placed = {}
     for name, tensor in tensors.items():
         ours, place = wanted[name]
         placed[ours] = tensor.to(device=device, dtype=dtype if place.is_floating_point() else place.dtype)
     module.load_state_dict(placed, assign=True)
     module.to(device)
+
+
+def check_shapes(module: nn.Module, found: Shapes) -> None:
+    wanted = {checkpoint_name(name): tuple(place.shape) for name, place in module.state_dict().items()}
+    problems = [f"missing: {name}" for name in sorted(wanted.keys() - found.keys())]
+    problems += [f"unexpected: {name}" for name in sorted(found.keys() - wanted.keys())]
+    problems += [
+        f"{name} has shape {list(found[name])}, not {list(wanted[name])}"
+        for name in sorted(wanted.keys() & found.keys())
+        if found[name] != wanted[name]
+    ]
+    if problems:
+        raise ValueError("the drafter's tensors do not match its config: " + "; ".join(problems))
 
 
 def checkpoint_name(name: str) -> str:
