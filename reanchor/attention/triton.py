@@ -49,9 +49,9 @@ HALF_TILES: dict[int, tuple[tuple[int, Tile], ...]] = {
     ),
 }
 FLOAT_TILES: dict[int, tuple[tuple[int, Tile], ...]] = {
-    64: ((0, Tile(32, 32, 8, 2)),),
-    128: ((0, Tile(32, 32, 8, 2)),),
-    256: ((0, Tile(16, 32, 4, 2)),),
+    64: ((0, Tile(32, 32, 4, 2)),),
+    128: ((0, Tile(16, 32, 8, 2)),),
+    256: ((0, Tile(16, 32, 8, 1)),),
 }
 
 

@@ -101,7 +101,6 @@ VARIANTS = [
     pytest.param({"SOFTCAP": True}, id="cap", marks=pytest.mark.slow),
     pytest.param({"PREFIX": False}, id="tail", marks=pytest.mark.slow),
     pytest.param({"PREFIX": False, "SOFTCAP": True}, id="tail and cap", marks=pytest.mark.slow),
-    pytest.param({"PREFIX": False, "WINDOW": True}, id="tail and window", marks=pytest.mark.slow),
 ]
 
 
