@@ -11,6 +11,7 @@ import reanchor
 COMMANDS = {
     "generate": "Answer a prompt.",
     "inspect": "Say what a drafter's checkpoint is.",
+    "bench": "Measure speed and acceptance, gated on equal output.",
 }
 
 

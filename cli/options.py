@@ -13,12 +13,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
 
 
-def options(config: type) -> Callable[[F], F]:
-    """Decorator: one option a field; the help is the field's metadata."""
+def options(config: type, without: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """Decorator: one option a field, those in `without` left out; the help is the field's metadata."""
     hints = get_type_hints(config)
 
     def decorate(command: F) -> F:
-        for knob in reversed(fields(config)):
+        for knob in reversed([each for each in fields(config) if each.name not in without]):
             flag = "--" + knob.name.replace("_", "-")
             kind = option_type(hints[knob.name])
             command = click.option(
@@ -41,8 +41,9 @@ def option_type(hint: Any) -> Any:
 
 
 def take(config: type[C], given: dict[str, Any]) -> C:
-    """Build a config of its own options, removing them from `given`."""
-    return config(**{knob.name: given.pop(knob.name) for knob in fields(config)})  # type: ignore[arg-type]
+    """Build a config of its own options, removing them from `given`; a field without one has its default."""
+    named = [knob.name for knob in fields(config) if knob.name in given]  # type: ignore[arg-type]
+    return config(**{name: given.pop(name) for name in named})
 
 
 PAIR = (

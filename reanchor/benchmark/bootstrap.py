@@ -1,0 +1,69 @@
+"""Intervals and a paired test by resampling prompts; numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+RESAMPLES = 2000
+PERMUTATIONS = 10000
+EXACT_UP_TO = 12  # pairs for which all sign patterns are gone through
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+def interval(values: np.ndarray) -> Interval:
+    """The middle 95 % of resampled values."""
+    low, high = np.quantile(values, [0.025, 0.975])
+    return Interval(float(low), float(high))
+
+
+def resamples(count: int, seed: int = 0) -> np.ndarray:
+    """Indices of prompts drawn with replacement: [RESAMPLES, count]"""
+    return np.random.default_rng(seed).integers(count, size=(RESAMPLES, count))
+
+
+def ratio_interval(
+    numerators: Sequence[float], denominators: Sequence[float], seed: int = 0
+) -> Interval | None:
+    """95 % interval of sum(numerators) / sum(denominators), prompts resampled; one prompt tells nothing."""
+    if len(numerators) < 2:
+        return None
+    drawn = resamples(len(numerators), seed)
+    above, below = np.asarray(numerators, float)[drawn].sum(1), np.asarray(denominators, float)[drawn].sum(1)
+    return interval(above / below)
+
+
+def speedup_interval(
+    plain_seconds: Sequence[float],
+    plain_tokens: Sequence[float],
+    seconds: Sequence[float],
+    tokens: Sequence[float],
+    seed: int = 0,
+) -> Interval | None:
+    """95 % interval of the ratio of seconds per token, the same prompts drawn for both sides."""
+    if len(seconds) < 2:
+        return None
+    drawn = resamples(len(seconds), seed)
+    sums = [np.asarray(each, float)[drawn].sum(1) for each in (plain_seconds, plain_tokens, seconds, tokens)]
+    return interval((sums[0] / sums[1]) / (sums[2] / sums[3]))
+
+
+def paired_p_value(differences: Sequence[float], seed: int = 0) -> float:
+    """Two-sided sign-flip test that paired differences have mean zero."""
+    values = np.asarray(differences, float)
+    count = len(values)
+    if not count or not np.any(values):
+        return 1.0
+    if count <= EXACT_UP_TO:
+        patterns = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
+        means = np.abs(((2 * patterns - 1) * values).mean(1))
+        return float((means >= abs(values.mean()) - 1e-12).mean())
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(PERMUTATIONS, count))
+    means = np.abs((signs * values).mean(1))
+    return float(((means >= abs(values.mean()) - 1e-12).sum() + 1) / (PERMUTATIONS + 1))

@@ -1,0 +1,153 @@
+"""Who is measured: our loop under a config, and HF's own generate. A contestant answers token ids with an Outcome.
+
+All time is wall-clock with the device's work finished; prefill and decode apart; loading and tokenisation outside.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from reanchor.benchmark import memory
+from reanchor.benchmark.outcome import Outcome
+from reanchor.config import DecodeConfig, SamplingConfig
+from reanchor.core import Step
+from reanchor.decoder import SpeculativeDecoder
+from reanchor.drafters.base import Drafter
+from reanchor.stats import Recorder
+
+
+class Contestant(Protocol):
+    name: str
+
+    def decode(self, ids: list[int], sampling: SamplingConfig) -> Outcome: ...
+
+
+def end_ids(model: PreTrainedModel) -> tuple[int, ...]:
+    ends = model.generation_config.eos_token_id
+    return () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
+
+
+class Counter(Protocol):
+    """Counts something over the steps of a decode, outside the clock."""
+
+    def see(self, step: Step) -> None: ...
+
+    def take(self) -> dict[str, int]:
+        """The counts since the last call."""
+
+
+class Engine:
+    """Our own loop."""
+
+    def __init__(
+        self,
+        name: str,
+        model: PreTrainedModel,
+        drafter: Drafter | None,
+        config: DecodeConfig,
+        counter: Counter | None = None,
+    ) -> None:
+        self.name, self.ends, self.counter = name, end_ids(model), counter
+        self.decoder = SpeculativeDecoder(model, None if config.method == "plain" else drafter, config)
+
+    def decode(self, ids: list[int], sampling: SamplingConfig) -> Outcome:
+        device = self.decoder.target.device
+        recorder = Recorder(self.decoder.config.method, len(ids), self.decoder.synchronize())
+        tokens: list[int] = []
+        memory.reset_peak(device)
+        for step in self.decoder.decode(ids, sampling, end_ids=self.ends, stage=recorder.stage):
+            recorder.add(step)
+            tokens += step.tokens
+            if self.counter is not None:
+                self.counter.see(step)
+        stats = recorder.stats
+        return Outcome(
+            tokens,
+            stats.time_to_first_token,
+            stats.decode_seconds,
+            len(stats.rounds),
+            stats.rounds,
+            memory.peak(device),
+            {} if self.counter is None else self.counter.take(),
+        )
+
+
+class PassClock:
+    """Counts a model's passes and notes when the first was done."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model, self.passes, self.started, self.first, self.ended = model, 0, 0.0, 0.0, 0.0
+
+    def now(self) -> float:
+        kind = self.model.device.type
+        if kind in ("cuda", "mps", "xpu"):
+            getattr(torch, kind).synchronize()
+        return time.perf_counter()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        handle = self.model.register_forward_hook(self._passed)
+        self.started = self.now()
+        try:
+            yield
+        finally:
+            self.ended = self.now()
+            handle.remove()
+
+    def _passed(self, *_args: object) -> None:
+        self.passes += 1
+        if self.passes == 1:
+            self.first = self.now()
+
+    def outcome(self, tokens: list[int]) -> Outcome:
+        return Outcome(
+            tokens,
+            self.first - self.started,
+            self.ended - self.first,
+            self.passes - 1,
+            [],
+            memory.peak(self.model.device),
+        )
+
+
+def sampling_arguments(sampling: SamplingConfig) -> dict[str, Any]:
+    """A SamplingConfig in the words of HF generate; greedy overrides a model whose default is to sample."""
+    if sampling.temperature == 0:
+        return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    return {
+        "do_sample": True,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+    }
+
+
+class HuggingFace:
+    """HF's own generate; `extra` are arguments of it, as for prompt lookup."""
+
+    def __init__(self, name: str, model: PreTrainedModel, **extra: Any) -> None:
+        self.name, self.model, self.extra = name, model, extra
+
+    def decode(self, ids: list[int], sampling: SamplingConfig) -> Outcome:
+        prompt = torch.tensor([ids], device=self.model.device)
+        if sampling.seed is not None:
+            torch.manual_seed(sampling.seed)
+        memory.reset_peak(self.model.device)
+        clock, generate = PassClock(self.model), self.model.generate
+        with clock.running():
+            output = generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=sampling.max_new_tokens,
+                **sampling_arguments(sampling),
+                **self.extra,
+            )
+        assert isinstance(output, Tensor)
+        return clock.outcome(output[0, len(ids) :].tolist())

@@ -1,0 +1,60 @@
+"""What a figure depends on besides its settings: versions, hardware and the commit of the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import reanchor
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    return {
+        "reanchor": reanchor.__version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "hardware": hardware(device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def hardware(device: torch.device) -> str:
+    """The name of what computes."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{cpu_name()}, {os.cpu_count()} cores" if device.type == "cpu" else device.type
+
+
+def cpu_name() -> str:
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """The checkout's commit, with + when files differ from it; None for an installed copy."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        head = git(folder, "rev-parse", "--short=12", "HEAD")
+        return head + ("+" if git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

@@ -1,0 +1,105 @@
+"""Are two greedy outputs the same, and if not, may rounding explain it? It knows tokens and the target's logits.
+
+At float32 and above nothing may differ. Below, the same position gives slightly different logits in passes of
+different width; a difference is a tie when the logits of the two tokens lie closer than that noise, measured at
+the very position and those before it, and a fault otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reanchor.proposal import Trie
+from reanchor.target import Target
+
+EXACT = (torch.float32, torch.float64)
+WIDTHS = (1, 4, 16)  # verify widths that are compared with the full pass
+POSITIONS = 16  # how many positions up to the difference the noise is measured at
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where an output leaves the reference."""
+
+    method: str
+    turn: int
+    index: int  # of the first token that differs
+    gap: float  # between the two best logits there
+    loss: float  # of the worse of the two tokens against the best logit
+    noise: float | None  # None where nothing may differ
+    fault: bool
+
+    def __str__(self) -> str:
+        kind = "fault" if self.fault else "tie"
+        noise = "" if self.noise is None else f", noise {self.noise:.3g}"
+        return f"{self.method}: token {self.index} differs, top-2 logit gap {self.gap:.3g}{noise}: {kind}"
+
+
+def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
+    """The first index at which tokens differ, the end of the shorter one included."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return None if len(left) == len(right) else min(len(left), len(right))
+
+
+class Gate:
+    """Judges outputs against a reference on one target."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def judge(
+        self, method: str, turn: int, prompt: list[int], reference: list[int], tokens: list[int]
+    ) -> Difference | None:
+        index = first_difference(reference, tokens)
+        if index is None:
+            return None
+        prefix = torch.tensor(prompt + reference[:index], device=self.target.device)
+        full = self.full_logits(prefix)  # [R, V]
+        best = full[-1].topk(2).values.tolist()
+        pair = [row[index] for row in (reference, tokens) if index < len(row)]
+        loss = best[0] - min(full[-1, token].item() for token in pair)
+        exact, ended = self.target.model.dtype in EXACT, len(pair) < 2
+        noise = None if exact else self.noise(prefix, full)
+        fault = exact or ended or noise is None or loss > noise
+        return Difference(method, turn, index, best[0] - best[1], loss, noise, fault)
+
+    @torch.no_grad()
+    def full_logits(self, prefix: Tensor) -> Tensor:
+        """Logits of the last positions in one pass over the whole prefix: [R, V]"""
+        rows = min(POSITIONS, len(prefix) - 1) or 1
+        return self.target.model(input_ids=prefix[None], logits_to_keep=rows).logits[0].float()
+
+    def noise(self, prefix: Tensor, full: Tensor) -> float:
+        """The most that the gap between the two best tokens moves with the width of the pass."""
+        if len(prefix) < 2:
+            return 0.0
+        pair = full.topk(2).indices  # [R, 2]
+        gaps = [self.gap(full, pair)] + [
+            self.gap(self.chain_logits(prefix, len(full), width), pair) for width in WIDTHS
+        ]
+        stacked = torch.stack(gaps)  # [widths, R]
+        return float((stacked.max(0).values - stacked.min(0).values).max())
+
+    @staticmethod
+    def gap(logits: Tensor, pair: Tensor) -> Tensor:
+        two = logits.gather(-1, pair)
+        return two[:, 0] - two[:, 1]
+
+    def chain_logits(self, prefix: Tensor, rows: int, width: int) -> Tensor:
+        """Logits of the last `rows` positions when verified `width` at a time: [R, V]"""
+        cache, start = self.target.new_cache(), len(prefix) - rows
+        self.target.prefill(prefix[:start], cache)
+        parts = []
+        for at in range(start, len(prefix), width):
+            chunk = prefix[at : at + width].tolist()
+            trie = Trie(chunk[0])
+            trie.insert(chunk, 0)
+            parts.append(self.target.verify(trie.freeze(), cache).logits.float())
+            cache.commit(list(range(len(chunk))))
+        return torch.cat(parts)
