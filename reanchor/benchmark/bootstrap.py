@@ -18,8 +18,8 @@ class Interval(NamedTuple):
 
 
 def interval(values: np.ndarray) -> Interval:
-    """The middle 95 % of resampled values."""
-    low, high = np.quantile(values, [0.025, 0.975])
+    """The middle 95 % of resampled values; a resample without a single round has none."""
+    low, high = np.nanquantile(values, [0.025, 0.975])
     return Interval(float(low), float(high))
 
 
@@ -36,7 +36,7 @@ def ratio_interval(
         return None
     drawn = resamples(len(numerators), seed)
     above, below = np.asarray(numerators, float)[drawn].sum(1), np.asarray(denominators, float)[drawn].sum(1)
-    return interval(above / below)
+    return interval(np.divide(above, below, out=np.full(RESAMPLES, np.nan), where=below > 0))
 
 
 def speedup_interval(
@@ -51,7 +51,8 @@ def speedup_interval(
         return None
     drawn = resamples(len(seconds), seed)
     sums = [np.asarray(each, float)[drawn].sum(1) for each in (plain_seconds, plain_tokens, seconds, tokens)]
-    return interval((sums[0] / sums[1]) / (sums[2] / sums[3]))
+    above, below = sums[0] * sums[3], sums[1] * sums[2]
+    return interval(np.divide(above, below, out=np.full(RESAMPLES, np.nan), where=below > 0))
 
 
 def paired_p_value(differences: Sequence[float], seed: int = 0) -> float:

@@ -153,7 +153,7 @@ def speedup(records: Sequence[Record], plain: str, method: str) -> float:
     return pace(records, plain) / pace(records, method)
 
 
-def paired_interval(records: Sequence[Record], plain: str, method: str) -> Interval:
+def paired_interval(records: Sequence[Record], plain: str, method: str) -> Interval | None:
     plain_decoded, _, plain_seconds = totals(records, plain)
     decoded, _, seconds = totals(records, method)
     return speedup_interval(plain_seconds, plain_decoded, seconds, decoded)

@@ -1,0 +1,144 @@
+"""A run is interleaved, rotated, gated, and goes on where it stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from reanchor.benchmark.report import cells
+from reanchor.benchmark.results import open_results
+from tests.benchmark.players import METHODS, outcome_of, tiny_bench, tiny_set
+from tests.tiny import greedy, tiny_target
+
+
+@pytest.fixture(scope="module")
+def records():
+    return list(tiny_bench().run([tiny_set(3)], [0.0]))
+
+
+def test_every_contestant_gives_the_targets_own_tokens(records):
+    model = tiny_target()
+    for record, prompt in zip(records, tiny_set(3).prompts, strict=True):
+        ids = [ord(letter) % 64 for letter in prompt.turns[0]]
+        truth = greedy(model, torch.tensor(ids), 12)
+        assert all(record.outcomes(name)[0].tokens == truth for name in METHODS)
+        assert record.differences == [] and record.prompt_tokens == [len(ids)]
+
+
+def test_the_order_rotates_and_the_record_keeps_the_shown_one(records):
+    assert [record.order[0] for record in records] == ["hf", "plain", "dflash"]
+    assert all(record.methods == list(METHODS) for record in records)
+    assert all(sorted(record.order) == sorted(METHODS) for record in records)
+
+
+def test_passes_and_times_are_those_of_decoding(records):
+    for record in records:
+        turn = record.turns[0]
+        assert turn["hf"].passes == turn["plain"].passes == 11
+        assert 0 < turn["reanchor"].passes <= turn["dflash"].passes < 11
+        assert turn["ddtree"].passes < 11
+        for each in turn.values():
+            assert each.decoded == 11 and each.first_seconds > 0 and each.decode_seconds > 0
+        assert sum(each.tokens for each in turn["dflash"].rounds) == 11
+
+
+def test_warm_up_is_not_counted():
+    bench = tiny_bench(methods=("plain", "dflash"))
+    done = list(bench.run([tiny_set(1)], [0.0]))
+    assert len(done) == 1
+    assert [len(each.asked) for each in bench.contestants] == [2, 2]  # one of them to warm up
+    assert len(done[0].turns[0]["dflash"].tokens) == 12
+
+
+def test_turns_are_answered_on_the_references_own_answers():
+    bench = tiny_bench(methods=("plain", "dflash"))
+    (record,) = bench.run([tiny_set(1, turns=2)], [0.0])
+    first = bench.conversation.text(record.turns[0]["plain"].tokens)
+    second = bench.conversation.encode(["alpha", "alpha!"], [first])
+    assert bench.contestants[0].asked[-1] == bench.contestants[1].asked[-1] == second
+    assert record.prompt_tokens == [5, len(second)]
+    assert len(record.outcomes("dflash")) == 2
+
+
+def test_sampling_is_not_gated_and_every_temperature_is_run():
+    bench = tiny_bench(methods=("plain", "dflash"))
+    done = list(bench.run([tiny_set(2)], [0.0, 1.0]))
+    assert [each.key for each in done] == [
+        ("own", 0.0, "p0"), ("own", 0.0, "p1"), ("own", 1.0, "p0"), ("own", 1.0, "p1"),
+    ]  # fmt: skip
+    assert not any(each.differences for each in done)
+
+
+class Broken:
+    """Gives the right tokens but for one."""
+
+    name = "broken"
+
+    def __init__(self, inner, place: int) -> None:
+        self.inner, self.place = inner, place
+
+    def decode(self, ids, sampling):
+        outcome = self.inner.decode(ids, sampling)
+        if self.place >= len(outcome.tokens):
+            return replace(outcome, tokens=outcome.tokens + [1])
+        changed = [(t + 1) % 64 if at == self.place else t for at, t in enumerate(outcome.tokens)]
+        return replace(outcome, tokens=changed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("place", [0, 5, 12])
+def test_the_gate_catches_a_broken_decoder(place, dtype):
+    bench = tiny_bench(dtype=dtype, methods=("plain",))
+    bench = replace(bench, contestants=[*bench.contestants, Broken(bench.contestants[0], place)])
+    records = list(bench.run([tiny_set(2)], [0.0]))
+    for record in records:
+        (difference,) = record.differences
+        assert (difference.method, difference.index, difference.fault) == ("broken", place, True)
+        assert difference.gap >= 0
+    broken = cells(records)[1]
+    assert broken.method == "broken" and broken.faults == 2 and broken.speedup is None
+
+
+def test_a_prompt_that_does_not_fit_is_named():
+    bench = replace(tiny_bench(methods=("plain",)), context_length=6)
+    with pytest.raises(ValueError, match="'p0' has 5 tokens and the target's context 6"):
+        list(bench.run([tiny_set(1)], [0.0]))
+    assert replace(bench, context_length=9).limited(bench.sampling, [1] * 5, None).max_new_tokens == 4
+
+
+def test_an_interrupted_run_goes_on_in_the_same_file(tmp_path):
+    path, header = tmp_path / "run.jsonl", {"target": "tiny", "methods": ["plain", "dflash"], "started": "1"}
+    bench, sets = tiny_bench(methods=("plain", "dflash")), [tiny_set(4)]
+    results = open_results(path, header)
+    for record in bench.run(sets, [0.0], results.done):
+        results.append(record)
+        if len(results.records) == 2:
+            break  # killed here
+    before = path.read_bytes()
+    path.write_bytes(before + b'{"dataset": "own", "id": "p2", "tem')  # and in the middle of a line
+    again = open_results(path, {**header, "started": "2"})
+    assert [each.id for each in again.records] == ["p0", "p1"] and path.read_bytes() == before
+    for record in bench.run(sets, [0.0], again.done):
+        again.append(record)
+    assert path.read_bytes().startswith(before)
+    final = open_results(path, header)
+    assert [each.id for each in final.records] == ["p0", "p1", "p2", "p3"]
+    assert final.records == again.records
+    assert not list(bench.run(sets, [0.0], final.done))
+
+
+def test_the_order_after_resuming_is_the_order_without_a_break():
+    bench = tiny_bench(methods=("plain", "dflash"))
+    (resumed,) = bench.run([tiny_set(2)], [0.0], {("own", 0.0, "p0")})
+    assert resumed.order == ["dflash", "plain"]
+
+
+def test_outcomes_survive_the_file(tmp_path):
+    results = open_results(tmp_path / "run.jsonl", {})
+    bench = tiny_bench(methods=("hf", "reanchor"))
+    (record,) = bench.run([tiny_set(1)], [0.0])
+    results.append(record)
+    assert open_results(results.path, {}).records == [record]
+    assert outcome_of([2, 3]).decoded == 5
