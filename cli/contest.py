@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import reanchor
 from reanchor.benchmark.contestant import Contestant, Engine, HuggingFace
 from reanchor.benchmark.conversation import Conversation
 from reanchor.benchmark.environment import environment
@@ -108,6 +109,7 @@ def header_of(pair: Pair, terms: Terms, sets: Sequence[PromptSet], **more: Any) 
     device = pair.target.device
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "reanchor": reanchor.__version__,
         **environment(device),
         "target": terms.target,
         "drafter": terms.drafter,

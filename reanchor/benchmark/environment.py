@@ -11,12 +11,9 @@ from typing import Any
 import torch
 import transformers
 
-import reanchor
-
 
 def environment(device: torch.device) -> dict[str, Any]:
     return {
-        "reanchor": reanchor.__version__,
         "commit": commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
