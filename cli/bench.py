@@ -67,7 +67,7 @@ def bench(**given: Any) -> None:
 def measured(given: dict[str, Any]) -> Results:
     """The results of the run that the options describe, finished."""
     from .contest import Terms, bench_of, contestants_of, header_of, output_path, prompt_sets, temperatures_of
-    from .generate import load
+    from .generate import load, warn_of_thinking
 
     temperatures, sets = temperatures_of(given["temperature"]), prompt_sets(given)
     decode = take(DecodeConfig, given)
@@ -75,7 +75,6 @@ def measured(given: dict[str, Any]) -> Results:
     sampling = SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], seed)
     terms = Terms(
         given["target"],
-        given["drafter"],
         tuple(method for method in METHODS if method in (given["methods"] or METHODS)),
         tuple(dict.fromkeys(given["peers"])),
         decode,
@@ -86,6 +85,7 @@ def measured(given: dict[str, Any]) -> Results:
     )
     with console.status("Loading"):
         pair = load(decode, {**given, "compare": False})
+    warn_of_thinking(pair, given)
     header = header_of(pair, terms, sets)
     path = Path(given["output"]).expanduser() if given["output"] else output_path(header)
     return carry_out(bench_of(pair, terms, contestants_of(pair, terms)), sets, temperatures, path, header)

@@ -32,7 +32,6 @@ class Terms:
     """What a run is to measure; all of it goes into the header of its results."""
 
     target: str
-    drafter: str
     methods: tuple[str, ...]
     peers: tuple[str, ...]
     decode: DecodeConfig
@@ -88,13 +87,15 @@ def contestants_of(pair: Pair, terms: Terms) -> list[Contestant]:
         elif method in terms.methods:
             config = replace(terms.decode, method=method)  # type: ignore[arg-type]
             made.append(Engine(method, pair.target, pair.drafter, config))
-    return made + [peer(name, pair.target, drafter_folder(terms.drafter)) for name in terms.peers]
+    return made + [peer(name, pair.target, drafter_folder(pair)) for name in terms.peers]
 
 
-def drafter_folder(spec: str) -> Path:
+def drafter_folder(pair: Pair) -> Path | None:
     from reanchor.drafters.loading import DEMO_DRAFTER, locate
 
-    return DEMO_DRAFTER if spec == "demo" else locate(spec)
+    if pair.drafter_name is None:
+        return None
+    return DEMO_DRAFTER if pair.drafter_name == "demo" else locate(pair.drafter_name)
 
 
 def bench_of(pair: Pair, terms: Terms, contestants: Sequence[Contestant]) -> Bench:
@@ -112,7 +113,7 @@ def header_of(pair: Pair, terms: Terms, sets: Sequence[PromptSet], **more: Any) 
         "reanchor": reanchor.__version__,
         **environment(device),
         "target": terms.target,
-        "drafter": terms.drafter,
+        "drafter": pair.drafter_name,
         "device": str(device),
         "dtype": str(pair.target.dtype).removeprefix("torch."),
         "methods": [*terms.methods, *terms.peers],
