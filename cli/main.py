@@ -12,6 +12,7 @@ COMMANDS = {
     "generate": "Answer a prompt.",
     "inspect": "Say what a drafter's checkpoint is.",
     "bench": "Measure speed and acceptance, gated on equal output.",
+    "train": "Train a drafter.",
 }
 
 

@@ -41,6 +41,8 @@ class BlockDrafter(nn.Module):
             self.domino = DominoHead(config.domino, hidden, scored)
         if config.selector:
             self.candidate_selector = CandidateSelector(config.selector, hidden, vocabulary)
+        if config.carryover:
+            self.carryover_embedding = nn.Parameter(torch.zeros(self.body.fc.in_features))  # E_carry [Dc]
         if config.confidence:
             rank = config.markov.rank if config.markov else 0
             self.confidence_head = ConfidenceHead(config.confidence, hidden, rank)
@@ -146,7 +148,10 @@ class BlockDrafter(nn.Module):
 
     def score(self, hidden: Tensor) -> Tensor:
         """The scores of slots alone. [blocks, K, H] -> [blocks, K, M]"""
-        logits = self.borrowed[1](hidden.to(self.head_dtype))
+        return self.bend(self.borrowed[1](hidden.to(self.head_dtype)))
+
+    def bend(self, logits: Tensor) -> Tensor:
+        """What the config does to the head's logits."""
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier
         if self.config.softcap:

@@ -93,6 +93,7 @@ class DrafterConfig:
     domino: Domino | None = None
     selector: Selector | None = None
     convolution: Convolution | None = None
+    carryover: bool = False  # has an embedding that marks rejected states, and was trained to read them
     target: str | None = None  # the target it names
 
     @property

@@ -93,6 +93,7 @@ def describe(shapes: Shapes, keys: Keys, dialect: str, family: Family) -> Drafte
         domino=domino_head(shapes, keys, dialect),
         selector=selector(shapes, keys),
         convolution=convolution(shapes, keys),
+        carryover=carries_over(shapes, keys),
         target=named_target(keys),
     )
 
@@ -253,6 +254,16 @@ def selector(shapes: Shapes, keys: Keys) -> Selector | None:
     if not starting(shapes, "candidate_selector."):
         return None
     return Selector(keys.integer("selector_rank"), keys.integer("selector_top_k"))
+
+
+def carries_over(shapes: Shapes, keys: Keys) -> bool:
+    there = "carryover_embedding" in shapes
+    if bool(keys.get("carryover", there)) != there:
+        raise ValueError(
+            f"the config's carryover is {not there}, but the checkpoint has {'a' if there else 'no'} "
+            "carryover_embedding: one of the two files is another checkpoint's"
+        )
+    return there
 
 
 def convolution(shapes: Shapes, keys: Keys) -> Convolution | None:

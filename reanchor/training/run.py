@@ -1,0 +1,137 @@
+"""A training run from names to a drafter on disk: load, split, start or resume, train, sum up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from reanchor.drafters.block import BlockDrafter
+from reanchor.drafters.loading import load_drafter
+from reanchor.target import Target
+from reanchor.training import checkpoints
+from reanchor.training.config import RESUMABLE, TrainConfig
+from reanchor.training.lesson import Lesson, Pupil
+from reanchor.training.objective import Vocabulary, refuse_untrainable
+from reanchor.training.responses import read_responses, split
+from reanchor.training.shape import Shape
+from reanchor.training.start import begin
+from reanchor.training.teacher import Teacher
+from reanchor.training.trainer import Data, Say, Trainer
+
+FROZEN = ("embed_tokens.", "lm_head.")  # copies of the target's
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, on what, and where it goes."""
+
+    responses: Path
+    out: Path
+    start: str | None  # a drafter to start from; None makes a new one
+    carryover: bool
+    shape: Shape
+    config: TrainConfig
+    features: Path | None = None  # where features are kept; None computes them each time
+    resume: bool = False
+
+
+def train(job: Job, model: PreTrainedModel, say: Say) -> Path:
+    """Run it; gives the folder of the drafter. The summary says whether it came to its end."""
+    vocabulary = model.config.get_text_config().vocab_size
+    responses, unfinished = read_responses(job.responses, vocabulary)
+    resumed = place(job)
+    source = job.out / "start" if resumed is None else resumed
+    if resumed is None:
+        begin(source, job.start, job.shape, model, job.carryover)
+    drafter = load_drafter(source, model, dtype=torch.float32)
+    refuse_untrainable(drafter)
+    unfreeze(drafter)
+    config = job.config
+    training, held_out, dropped = split(
+        responses, config.held_out, drafter.proposals, config.max_length, config.seed
+    )
+    data = Data(training, held_out, dropped, unfinished)
+    teacher = Teacher(Target(model, tuple(drafter.tap_layers)), job.features)
+    lesson = Lesson(drafter, teacher, config, job.carryover)
+    seen = None
+    if config.seen_only:
+        found = sorted({token for each in training for token in each.response_ids})
+        seen = torch.tensor(found, device=drafter.device)
+    pupil = Pupil(drafter, Vocabulary(vocabulary, seen), config.decay(drafter.block_size))
+    written = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    trainer = Trainer(lesson, pupil, data, job.out, written, say)
+    if resumed is not None:
+        trainer.resume(resumed)
+    say(
+        f"{len(training)} responses, {len(held_out)} held out, {dropped} dropped for want of room, {unfinished} cut "
+        f"off; step {trainer.step} of {trainer.total}"
+    )
+    done = trainer.run()
+    if trainer.accelerator.is_main_process:
+        sum_up(job, trainer, done)
+    return job.out / "drafter"
+
+
+def place(job: Job) -> Path | None:
+    """The checkpoint to go on from; None for a run that begins, whose start is then on disk."""
+    kept = checkpoints.latest(job.out / "checkpoints")
+    if kept is not None and not job.resume:
+        raise ValueError(f"{str(job.out)!r} holds a run already: give --resume, or another folder")
+    settings = job.out / "settings.json"
+    wanted = {key: value for key, value in asdict(job.config).items() if key not in RESUMABLE}
+    wanted |= {"carryover": job.carryover, "start": job.start, "responses": str(job.responses)}
+    if kept is not None:
+        before = json.loads(settings.read_text(encoding="utf-8"))
+        changed = [
+            f"{key} was {before.get(key)!r}, is {wanted[key]!r}"
+            for key in wanted
+            if before.get(key) != wanted[key]
+        ]
+        if changed:
+            raise ValueError(
+                f"a resumed run keeps its settings ({'; '.join(changed)}): start another with --out"
+            )
+        return kept
+    job.out.mkdir(parents=True, exist_ok=True)
+    (job.out / "log.jsonl").unlink(missing_ok=True)
+    settings.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
+    return None
+
+
+def unfreeze(drafter: BlockDrafter) -> None:
+    for name, parameter in drafter.named_parameters():
+        parameter.requires_grad_(not name.startswith(FROZEN))
+
+
+def sum_up(job: Job, trainer: Trainer, done: bool) -> None:
+    lines = (job.out / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    evaluations = [record for record in records if record.get("evaluation")]
+    steps = [record for record in records if "loss" in record]
+    summary: dict[str, Any] = {
+        "finished": done,
+        "steps": trainer.step,
+        "total_steps": trainer.total,
+        "hours": round(sum(record["seconds"] for record in steps) / 3600, 3),
+        "training_responses": len(trainer.data.training),
+        "held_out_responses": len(trainer.data.held_out),
+        "dropped_responses": trainer.data.dropped,
+        "cut_lines": trainer.data.unfinished,
+        "parameters": sum(each.numel() for each in trainer.learned),
+        "precision": job.config.precision,
+        "device": str(trainer.accelerator.device),
+        "processes": trainer.accelerator.num_processes,
+        "first_evaluation": evaluations[0] if evaluations else None,
+        "last_evaluation": evaluations[-1] if evaluations else None,
+        "settings": asdict(job.config),
+        "shape": asdict(job.shape),
+        "carryover": job.carryover,
+        "start": job.start,
+        "torch": torch.__version__,
+    }
+    (job.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,26 @@
+"""What a new drafter looks like; it knows no target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reanchor.training.config import knob
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a new drafter looks like; one that starts from a checkpoint keeps that one's shape."""
+
+    block_size: int = knob(8, "Block size, anchor included.")
+    layers: str | None = knob(None, "Target layers to copy, as 7,15,22.  [default: three, spread]")
+    taps: str | None = knob(None, "Target layers whose outputs are read, as 1,8,15.  [default: five, spread]")
+    mask_token: int | None = knob(None, "Token id of empty slots.  [default: the last special token]")
+    markov_rank: int = knob(0, "Rank of a Markov head; 0 makes a DFlash drafter.")
+
+    def __post_init__(self) -> None:
+        if self.block_size < 2:
+            raise ValueError(
+                f"block_size must be at least 2 (the anchor and one proposal), got {self.block_size}"
+            )
+        if self.markov_rank < 0:
+            raise ValueError(f"markov_rank must be 0 (none) or positive, got {self.markov_rank}")
