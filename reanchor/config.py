@@ -43,6 +43,11 @@ class DecodeConfig:
     verifier_path: VerifierPath = knob(
         "off", "Use the target's own tokens along the rejected path as a branch."
     )
+    carryover: bool | None = knob(
+        None,
+        "The baseline block reads the rejected states of the last round.  [default: when the drafter was trained to]",
+    )
+    carry_shifted: bool = knob(False, "Shifted blocks, too, read the rejected states beyond their own.")
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
         None, "Most trie nodes a round verifies, anchor included.  [default: no limit; ddtree 64]"

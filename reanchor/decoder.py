@@ -18,6 +18,17 @@ from reanchor.sampling import Choice, choice_for
 from reanchor.target import Target
 
 
+def carries(drafter: Drafter, config: DecodeConfig) -> bool:
+    """Will the baseline block read rejected states? Raises ValueError when it never learned to."""
+    able = bool(getattr(drafter, "carryover", False))
+    if config.carryover and not able:
+        raise ValueError(
+            "carryover is on, but the drafter was not trained to read rejected states: continue its training with "
+            "`reanchor train carryover`, or turn it off"
+        )
+    return able if config.carryover is None else config.carryover
+
+
 class SpeculativeDecoder:
     """Decodes with a drafter; the output is the target's own.
 
@@ -31,7 +42,7 @@ class SpeculativeDecoder:
         config = config or DecodeConfig()
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
-        self.config, self.drafter = config, drafter
+        self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter
         self.target = Target(model, tuple(drafter.tap_layers), config.attention)
 
     def decode(

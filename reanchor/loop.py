@@ -74,7 +74,11 @@ def propose(
     if config.method != "reanchor":
         shifts = 0
     top_k = config.node_budget - 1 if config.method == "ddtree" and config.node_budget else 0
-    draft = drafter.draft(anchor, retained, range(1, shifts + 1), context, top_k)
+    given = (anchor, retained, range(1, shifts + 1), context, top_k)
+    if config.carryover:
+        draft = drafter.draft(*given, "all" if config.carry_shifted else "baseline")
+    else:
+        draft = drafter.draft(*given)
     if top_k and draft.candidates is None:
         raise ValueError(f"method ddtree needs candidates, which {type(drafter).__name__} does not give")
     return draft
@@ -82,7 +86,9 @@ def propose(
 
 def retain(tree: Tree, verdict: Verdict, features: Tensor, config: DecodeConfig) -> Retained:
     """The rejected states and the target's tokens after them, for the next round. features: [N, Dc]"""
-    nodes = [] if config.method != "reanchor" else rejected_path(tree, verdict, config.retention)
+    if config.method != "reanchor" and not config.carryover:
+        return Retained()
+    nodes = rejected_path(tree, verdict, config.retention)
     if not nodes:
         return Retained()
     return Retained(tuple(verdict.choices[node] for node in nodes), features[nodes])

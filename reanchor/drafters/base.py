@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 from reanchor.core import Draft, Retained
+
+
+Carry = Literal["none", "baseline", "all"]  # which blocks read the retained states as carried rows
 
 
 class Drafter(Protocol):
@@ -24,12 +27,19 @@ class Drafter(Protocol):
         """Append target features of newly committed positions, in order. features: [m, Dc]"""
 
     def draft(
-        self, anchor: int, retained: Retained, shifts: Sequence[int], cache: Any, top_k: int = 0
+        self,
+        anchor: int,
+        retained: Retained,
+        shifts: Sequence[int],
+        cache: Any,
+        top_k: int = 0,
+        carry: Carry = "none",
     ) -> Draft:
         """Baseline block of `anchor` at position len(cache) and, for every d in `shifts`, the block anchored
         at retained.tokens[d-1] at position len(cache)+d with context F_{<i}, R_1..R_d; one batched call.
 
-        Leaves the cache as it was. top_k > 0 also fills `candidates` and `log_probs`.
+        Leaves the cache as it was. top_k > 0 also fills `candidates` and `log_probs`. `carry` is asked only of a
+        drafter that has an attribute `carryover`, true.
         """
 
 
@@ -47,6 +57,12 @@ class NoDrafter:
         return None
 
     def draft(
-        self, anchor: int, retained: Retained, shifts: Sequence[int], cache: None, top_k: int = 0
+        self,
+        anchor: int,
+        retained: Retained,
+        shifts: Sequence[int],
+        cache: None,
+        top_k: int = 0,
+        carry: Carry = "none",
     ) -> Draft:
         return Draft((0,), [[anchor]])

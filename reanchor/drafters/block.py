@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reanchor.core import Draft, Retained
+from reanchor.drafters.base import Carry
 from reanchor.drafters.body import Body
 from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.context import ContextCache
@@ -75,6 +76,11 @@ class BlockDrafter(nn.Module):
         return self.body.norm.weight.device
 
     @property
+    def carryover(self) -> bool:
+        """Was it trained to read rejected states?"""
+        return self.config.carryover
+
+    @property
     def corrector(self) -> Corrector | None:
         for part in ("markov_head", "domino", "candidate_selector"):
             if part in self._modules:
@@ -96,7 +102,13 @@ class BlockDrafter(nn.Module):
 
     @torch.inference_mode()
     def draft(
-        self, anchor: int, retained: Retained, shifts: Sequence[int], cache: ContextCache, top_k: int = 0
+        self,
+        anchor: int,
+        retained: Retained,
+        shifts: Sequence[int],
+        cache: ContextCache,
+        top_k: int = 0,
+        carry: Carry = "none",
     ) -> Draft:
         offsets = (0, *shifts)
         assert all(0 < shift <= len(retained) for shift in shifts), "a shift needs its retained state"
@@ -104,7 +116,7 @@ class BlockDrafter(nn.Module):
         ids = torch.full((len(anchors), self.block_size), self.config.mask_token_id)
         ids[:, 0] = torch.tensor(anchors)
         ids = ids.to(self.device)
-        hidden = self.states(ids, offsets, retained.features, cache)  # [blocks, K, H]
+        hidden = self.states(ids, offsets, retained.features, cache, carry)  # [blocks, K, H]
         proposal = self.propose(hidden, ids[:, 0])
         tokens = torch.cat([ids[:, :1], proposal.tokens], dim=1)  # [blocks, K + 1]
         confidence = self.confidence(hidden, tokens)
@@ -116,15 +128,27 @@ class BlockDrafter(nn.Module):
         return Draft(offsets, blocks, candidates, log_probs, confidence)
 
     def states(
-        self, ids: Tensor, offsets: tuple[int, ...], features: Tensor | None, cache: ContextCache
+        self,
+        ids: Tensor,
+        offsets: tuple[int, ...],
+        features: Tensor | None,
+        cache: ContextCache,
+        carry: Carry = "none",
     ) -> Tensor:
         """Final states of the predicting slots of all blocks. ids: [blocks, B] -> [blocks, K, H]"""
         rows = max(offsets)  # retained rows that any block reads
-        layout = layout_blocks(offsets, rows, self.block_size)
-        cache.reserve(len(cache) + len(layout.keys))
-        new = [*cache.pending, features[:rows]] if rows and features is not None else cache.pending
         embedded = self.embed(ids.view(-1))  # [S, H]
-        context = self.body.project(torch.cat(new).to(embedded)) if new else embedded[:0]  # [R, H]
+        new = [*cache.pending, features[:rows]] if rows and features is not None else list(cache.pending)
+        carried = 0
+        if carry != "none" and features is not None:
+            carried = len(features)
+            new.append(features.to(embedded) + self.carryover_embedding)
+        layout = layout_blocks(offsets, rows, self.block_size, carried, carry == "all")
+        cache.reserve(len(cache) + len(layout.keys))
+        if new:
+            context = self.body.project(torch.cat([each.to(embedded) for each in new]))  # [R, H]
+        else:
+            context = embedded[:0]
         hidden = self.run(embedded, context, layout, cache)
         cache.settle()
         return hidden.view(*ids.shape, -1)[:, self.block_size - self.proposals :]

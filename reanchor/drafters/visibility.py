@@ -17,7 +17,7 @@ from reanchor.drafters.config import LayerRule
 
 @dataclass(frozen=True)
 class Layout:
-    """Keys behind the committed context, in buffer order: retained rows, then every block's slots."""
+    """Keys behind the committed context, in buffer order: retained rows, carried rows, every block's slots."""
 
     queries: np.ndarray  # [S] position of each slot, less i
     keys: np.ndarray  # [T] position of each key behind the context, less i
@@ -30,14 +30,22 @@ class Layout:
 
 
 @lru_cache(maxsize=256)
-def layout_blocks(offsets: tuple[int, ...], retained: int, block_size: int) -> Layout:
-    """Block d (0: the baseline) reads retained rows 1..d and its own slots, at i+d .. i+d+B-1."""
+def layout_blocks(
+    offsets: tuple[int, ...], retained: int, block_size: int, carried: int = 0, shifted: bool = False
+) -> Layout:
+    """Block d (0: the baseline) reads retained rows 1..d and its own slots, at i+d .. i+d+B-1.
+
+    The baseline reads the rows carried over, too; with `shifted`, block d reads those of them that follow row d.
+    """
     shifts = np.array(offsets)  # [blocks]
     queries = (shifts[:, None] + np.arange(block_size)).ravel()  # [S]
     reads = np.arange(1, retained + 1)[None] <= shifts[:, None]  # [blocks, retained]
+    follows = np.arange(1, carried + 1)[None] > shifts[:, None]  # [blocks, carried]
+    if not shifted:
+        follows = follows & (shifts[:, None] == 0)
     blocks = np.arange(len(offsets)).repeat(block_size)  # [S]
-    owned = np.concatenate([reads[blocks], blocks[:, None] == blocks[None]], axis=1)
-    return Layout(queries, np.concatenate([np.arange(retained), queries]), owned)
+    owned = np.concatenate([reads[blocks], follows[blocks], blocks[:, None] == blocks[None]], axis=1)
+    return Layout(queries, np.concatenate([np.arange(retained), np.arange(carried), queries]), owned)
 
 
 def first_key(rule: LayerRule, committed: int) -> int:

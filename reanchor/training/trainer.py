@@ -169,7 +169,7 @@ class Trainer:
 
     @property
     def decoding(self) -> DecodeConfig:
-        return DecodeConfig(method="dflash")
+        return DecodeConfig(method="dflash")  # carried rows are read wherever the drafter can
 
     def save(self) -> None:
         if self.accelerator.is_main_process:
