@@ -9,7 +9,6 @@ from torch import Tensor
 
 from reanchor.core import Draft, Retained
 
-
 Carry = Literal["none", "baseline", "all"]  # which blocks read the retained states as carried rows
 
 

@@ -145,10 +145,8 @@ class BlockDrafter(nn.Module):
             new.append(features.to(embedded) + self.carryover_embedding)
         layout = layout_blocks(offsets, rows, self.block_size, carried, carry == "all")
         cache.reserve(len(cache) + len(layout.keys))
-        if new:
-            context = self.body.project(torch.cat([each.to(embedded) for each in new]))  # [R, H]
-        else:
-            context = embedded[:0]
+        rows_in = [each.to(embedded) for each in new]
+        context = self.body.project(torch.cat(rows_in)) if rows_in else embedded[:0]  # [R, H]
         hidden = self.run(embedded, context, layout, cache)
         cache.settle()
         return hidden.view(*ids.shape, -1)[:, self.block_size - self.proposals :]

@@ -48,8 +48,12 @@ def some_rows(drafter, anchors, counts, seed=4):
     generator = torch.Generator().manual_seed(seed)
     width = drafter.body.fc.in_features
     owners = torch.arange(len(anchors)).repeat_interleave(torch.tensor(counts))
-    positions = torch.cat([anchor + torch.arange(count) for anchor, count in zip(anchors, counts, strict=True)])
-    return Carried(torch.randn(sum(counts), width, generator=generator, dtype=torch.float64), owners, positions)
+    positions = torch.cat(
+        [anchor + torch.arange(count) for anchor, count in zip(anchors, counts, strict=True)]
+    )
+    return Carried(
+        torch.randn(sum(counts), width, generator=generator, dtype=torch.float64), owners, positions
+    )
 
 
 def alone(drafter, features, anchor, rows=None):
@@ -79,7 +83,13 @@ def test_a_carried_row_is_seen_by_its_block_alone(drafter, features):
     before = block_states(drafter, IDS, features, ANCHORS, carried)
     moved = replace(carried, features=carried.features + (carried.owners == 2)[:, None] * 1.0)
     after = block_states(drafter, IDS, features, ANCHORS, moved)
-    assert [not torch.equal(x, y) for x, y in zip(before, after, strict=True)] == [False, False, True, False, False]
+    assert [not torch.equal(x, y) for x, y in zip(before, after, strict=True)] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_no_block_sees_the_future(drafter, features):
@@ -143,7 +153,9 @@ def test_transitions_are_those_of_a_real_decode(drafter, features, monkeypatch):
             range(anchor + count + 1, anchor + count + 1 + len(retained))
         )
         if len(retained):
-            torch.testing.assert_close(moved.carried.features[rows], retained.features, atol=1e-12, rtol=1e-10)
+            torch.testing.assert_close(
+                moved.carried.features[rows], retained.features, atol=1e-12, rtol=1e-10
+            )
         kept += 1
     assert kept == len(moved.anchors)
     assert set(moved.accepted) >= {0, 1, 2, 3}
