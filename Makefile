@@ -15,7 +15,7 @@ PEER := --no-deps dflash==0.1.0
 .PHONY: demo test check fix bench clean
 
 demo: $(VENV)/demo-installed
-	$(BIN)/reanchor generate --prompt "Explain in two sentences why the sky is blue." --max-new-tokens 96
+	$(BIN)/reanchor generate --prompt "A box has 12 eggs. How many eggs are in 3 boxes?" --max-new-tokens 64
 
 test: $(VENV)/dev-installed
 	$(BIN)/python -m pytest -q

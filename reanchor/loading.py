@@ -7,7 +7,8 @@ becomes a ValueError that names it and the remedy.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,7 @@ DTYPES = {
     str(each).removeprefix("torch."): each
     for each in (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 }
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -85,17 +86,28 @@ def load_target(
     place = check_device(device)
     precision = check_dtype(dtype, place)
     source = locate(spec, say)
-    try:
+    with named(spec, source):
         config = AutoConfig.from_pretrained(source)
         with torch.device("meta"):
-            refuse_unsupported(AutoModelForCausalLM.from_config(config))
+            shape = AutoModelForCausalLM.from_config(config)
+    refuse_unsupported(shape)
+    with named(spec, source):
         model, info = AutoModelForCausalLM.from_pretrained(
             source, config=config, dtype=precision, output_loading_info=True
         )
-    except (OSError, SafetensorError, KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"cannot load the target {str(spec)!r}: {error}") from error
     check_tensors(spec, info)
     return model.to(place).eval(), load_tokenizer(source)
+
+
+@contextmanager
+def named(spec: str | Path, source: str) -> Iterator[None]:
+    """What goes wrong in loading, as a ValueError that names what was asked for."""
+    try:
+        yield
+    except (OSError, SafetensorError, KeyError, RuntimeError, ValueError) as error:
+        local = Path(source).is_dir()
+        remedy = "is it whole? fetch it again" if local else "no such folder here, so the hub was asked"
+        raise ValueError(f"cannot load the target {str(spec)!r} ({remedy}): {error}") from error
 
 
 def drafter_for(spec: str | Path, target: PreTrainedModel) -> Drafter:
