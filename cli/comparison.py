@@ -28,20 +28,24 @@ class Difference:
         return f"first difference at {self.index}, top-2 logit gap {self.gap:.3g}"
 
 
+def methods(config: DecodeConfig) -> tuple[Method, ...]:
+    """The three, and the one asked for when it is another."""
+    return METHODS if config.method in METHODS else (*METHODS, config.method)
+
+
 def warm_up(pair: Pair, request: Request, config: DecodeConfig) -> None:
     """The first passes of a process touch cold weights; that is no method's fault."""
     brief = replace(request, sampling=replace(request.sampling, max_new_tokens=4))
-    for method in METHODS:
+    for method in methods(config):
         run(pair, brief, replace(config, method=method))
 
 
 def others(pair: Pair, request: Request, main: Run) -> dict[str, Run]:
     """Runs by method, the one already done included, in the order they are shown."""
+    configs = {method: replace(main.config, method=method) for method in methods(main.config)}
     return {
-        method: main
-        if method == main.config.method
-        else run(pair, request, replace(main.config, method=method))
-        for method in METHODS
+        method: main if config == main.config else run(pair, request, config)
+        for method, config in configs.items()
     }
 
 
@@ -68,7 +72,7 @@ def verdict(pair: Pair, request: Request, plain: Run, other: Run) -> str:
 
 
 def table(runs: dict[str, Run], verdicts: dict[str, str]) -> Table:
-    grid = Table(title="the same prompt, three methods", title_justify="left")
+    grid = Table(title="the same prompt, by method", title_justify="left")
     grid.add_column("")
     for method in runs:
         grid.add_column(method, justify="right")

@@ -13,7 +13,7 @@ inputs = pair.tokenizer.apply_chat_template(
 plain = None
 for method in ("plain", "dflash", "reanchor"):
     generator = ReAnchorGenerator(pair.target, pair.drafter, config=DecodeConfig(method=method))
-    output = generator.generate(**inputs, max_new_tokens=48, return_dict_in_generate=True)
+    output = generator.generate(**inputs, max_new_tokens=32, return_dict_in_generate=True)
     tokens = output.sequences[0].tolist()
     plain = plain or tokens
     same = "same tokens" if tokens == plain else "other tokens"

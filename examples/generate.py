@@ -9,7 +9,7 @@ inputs = generator.tokenizer.apply_chat_template(
     return_tensors="pt",
     return_dict=True,
 )
-output = generator.generate(**inputs, max_new_tokens=48, return_dict_in_generate=True)
+output = generator.generate(**inputs, max_new_tokens=32, return_dict_in_generate=True)
 answer = output.sequences[0, inputs["input_ids"].shape[1] :]
 print(generator.tokenizer.decode(answer, skip_special_tokens=True))
 print(f"{output.stats.tokens} tokens in {len(output.stats.rounds)} rounds, {output.stats.tau:.2f} a round")

@@ -12,4 +12,4 @@ inputs = generator.tokenizer.apply_chat_template(
     return_dict=True,
 )
 streamer = TextStreamer(generator.tokenizer, skip_prompt=True, skip_special_tokens=True)
-generator.generate(**inputs, max_new_tokens=64, streamer=streamer)
+generator.generate(**inputs, max_new_tokens=40, streamer=streamer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import string
 from pathlib import Path
 
-import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -39,6 +38,4 @@ def write_target(folder: Path, template: str | None = TEMPLATE) -> Path:
 
 
 def write_drafter(folder: Path) -> Path:
-    written = writer.dflash()
-    written.tensors = {name: tensor.to(torch.float32) for name, tensor in written.tensors.items()}
-    return written.save(folder)
+    return writer.dflash().save(folder)
