@@ -126,16 +126,6 @@ def test_the_prompt_comes_from_anywhere(generate, tmp_path):
     assert len({result.stdout for result in results}) == 1
 
 
-def test_stop_text_ends_the_answer(generate, pair):
-    whole = tokenizer().decode(expected(pair, "u:Hi\na:", 24))
-    stop = whole[9:11]
-    result = generate(
-        "--prompt", "Hi", "--max-new-tokens", "24", "--stop", stop, "--stop", "never~", "--json"
-    )
-    printed = json.loads(result.stdout)
-    assert printed["text"] == whole[: whole.index(stop) + 2] and printed["finish_reason"] == "stop"
-
-
 def test_the_end_token_ends_the_answer(generate, pair, tmp_path):
     tokens = expected(pair, "u:Hi\na:", 24)
     config = pair[0] / "generation_config.json"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from reanchor_cli.generate import warn_of_thinking
 from reanchor_cli.prompt import thinks
 
