@@ -35,12 +35,16 @@ class TreeLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write rows behind the committed ones, without committing them. key_states: [1, heads, T, head_dim]"""
+        if self.cache.handed_over and self.index == 0:
+            self.cache.reserve(key_states.shape[2])
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
         start, end = self.cache.length, self.cache.length + key_states.shape[2]
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
+        if self.cache.handed_over and self.index == len(self.cache.own_layers) - 1:
+            self.cache.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -75,6 +79,7 @@ class TreeCache(Cache):
         self.length = 0
         self.capacity = 0
         self._device_length: Tensor | None = None
+        self.handed_over = False  # decoding is over; passes of HF commit their own rows
         self.buffers: dict[str, Tensor] = {}  # kind of layer -> [layers, 2, 1, heads, capacity, head_dim]
         self.own_layers = [TreeLayer(self, index) for index in range(own)]
         super().__init__(layers=list(self.own_layers))

@@ -21,6 +21,7 @@ from transformers.generation import (
 )
 
 from reanchor.acceptance import AcceptanceWatch
+from reanchor.cache import TreeCache
 from reanchor.config import DecodeConfig
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.base import Drafter
@@ -40,6 +41,7 @@ _MODES = {
     "output_hidden_states": (False, "only the layers the drafter reads are kept"),
     "use_cache": (True, "a tree is verified against cached keys and values"),
 }
+_JUDGED = (EosTokenCriteria, MaxLengthCriteria)  # by the choice itself
 _ARGUMENTS = {
     "assistant_model": "the drafter is given to ReAnchorGenerator",
     "negative_prompt_ids": "guidance runs the target a second time for every token",
@@ -65,7 +67,7 @@ class _Row:
     tokens: list[int]
     stats: Stats
     record: Record | None
-    cache: object
+    cache: TreeCache
 
 
 class ReAnchorGenerator:
@@ -118,13 +120,15 @@ class ReAnchorGenerator:
         for name, reason in _ARGUMENTS.items():
             if kwargs.get(name) is not None:
                 raise ValueError(f"{name} is not supported: {reason}")
-        run = _Run(self.decoder, tokenizer or self.tokenizer, streamer, self.watch)
         options = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "synced_gpus": synced_gpus}
         kwargs.update({name: value for name, value in options.items() if value is not None})
-        stop_strings = kwargs.get("stop_strings") or getattr(generation_config, "stop_strings", None)
-        stop_strings = stop_strings or self.target.generation_config.stop_strings
-        if stop_strings is not None and run.tokenizer is None:
-            raise ValueError(f"stop_strings={stop_strings!r} need a tokenizer; give one to ReAnchorGenerator")
+        stopping_criteria = StoppingCriteriaList(stopping_criteria or ())
+        sources = (kwargs.get("stop_strings"), getattr(generation_config, "stop_strings", None))
+        stop_strings = next(filter(None, sources), self.target.generation_config.stop_strings)
+        if stop_strings:
+            # HF gives a custom mode no tokenizer to make this criterion with
+            stopping_criteria.append(self._stop_criterion(stop_strings, tokenizer or self.tokenizer))
+            kwargs["stop_strings"] = None
         generate: Any = self.target.generate
         return generate(
             inputs,
@@ -132,19 +136,21 @@ class ReAnchorGenerator:
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
             streamer=streamer,
-            custom_generate=run,
-            tokenizer=run.tokenizer,
+            custom_generate=_Run(self.decoder, streamer, self.watch),
             **kwargs,
         )
+
+    def _stop_criterion(self, stop_strings: str | list[str], tokenizer: Any) -> StopStringCriteria:
+        if tokenizer is None:
+            raise ValueError(f"stop_strings={stop_strings!r} need a tokenizer; give one to ReAnchorGenerator")
+        return StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)
 
 
 class _Run:
     """One call of generate: what HF calls back with everything prepared."""
 
-    def __init__(
-        self, decoder: SpeculativeDecoder, tokenizer: Any, streamer: Any, watch: AcceptanceWatch
-    ) -> None:
-        self.decoder, self.tokenizer, self.streamer, self.watch = decoder, tokenizer, streamer, watch
+    def __init__(self, decoder: SpeculativeDecoder, streamer: Any, watch: AcceptanceWatch) -> None:
+        self.decoder, self.streamer, self.watch = decoder, streamer, watch
 
     def __call__(
         self,
@@ -153,7 +159,6 @@ class _Run:
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
-        tokenizer: Any = None,
         **model_kwargs: Any,
     ) -> Tensor | ReAnchorOutput:
         check_mode(generation_config, batch=len(input_ids))
@@ -190,31 +195,23 @@ class _Run:
             config.max_length - width,
             sample=bool(config.do_sample),
             processors=processors,
-            criteria=self._criteria(criteria, config),
+            criteria=[each for each in criteria if type(each) not in _JUDGED],
             end_ids=end_ids(config),
             record=record,
         )
         recorder = Recorder(self.decoder.config.method, len(prompt), self.decoder.synchronize())
         tokens: list[int] = []
-        cache = None
+        cache: TreeCache | None = None
         for step in self.decoder.decode(prompt, choice=choice, stage=recorder.stage):
             recorder.add(step)
             self.watch.see(recorder.stats)
             tokens += step.tokens
-            cache = step.cache
+            cache = cast(TreeCache, step.cache)
             if self.streamer is not None:
                 self.streamer.put(torch.tensor(step.tokens))
+        assert cache is not None
+        cache.handed_over = True
         return _Row(tokens, recorder.stats, record, cache)
-
-    def _criteria(self, criteria: StoppingCriteriaList, config: GenerationConfig) -> list[Any]:
-        """What the choice does not judge itself. Stop strings are made here: HF makes them only for its own
-        modes.
-        """
-        own = (EosTokenCriteria, MaxLengthCriteria)
-        kept = [each for each in criteria if type(each) not in own]
-        if config.stop_strings is not None and not any(isinstance(each, StopStringCriteria) for each in kept):
-            kept.append(StopStringCriteria(stop_strings=config.stop_strings, tokenizer=self.tokenizer))
-        return kept
 
     def _output(
         self, input_ids: Tensor, rows: list[_Row], config: GenerationConfig

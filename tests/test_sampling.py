@@ -1,0 +1,144 @@
+"""Sampled output has the target's own distribution: chi-squared of the first tokens against exact probabilities."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+from transformers import LogitsProcessorList, Qwen3Config, Qwen3ForCausalLM
+from transformers.generation.logits_process import (
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopPLogitsWarper,
+)
+
+import reanchor.loop
+from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
+from reanchor.core import Tree, Verdict
+from reanchor.sampling import Choice, choice_for
+from tests.tiny import ScriptedDrafter
+
+VOCAB, DEPTH, DRAWS = 5, 3, 1200
+PROMPT = torch.tensor([1, 4, 2])
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(3)
+    shape = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    shape |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "initializer_range": 0.15}
+    return Qwen3ForCausalLM(Qwen3Config(**shape, eos_token_id=None, pad_token_id=0)).eval()
+
+
+def processors(name: str) -> LogitsProcessorList:
+    return {
+        "t1": LogitsProcessorList(),
+        "t0.7-top-p": LogitsProcessorList([TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.8)]),
+        "penalty": LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.8)]),
+    }[name]
+
+
+@torch.no_grad()
+def exact(model, rules: LogitsProcessorList) -> Tensor:
+    """Joint probability of the first DEPTH tokens: [VOCAB] * DEPTH"""
+    joint = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64)
+    for path in itertools.product(range(VOCAB), repeat=DEPTH):
+        text, probability = PROMPT.tolist(), 1.0
+        for token in path:
+            ids = torch.tensor([text])
+            scores = rules(ids, model(ids).logits[:, -1].float())
+            probability *= float(scores.softmax(-1)[0, token])
+            text.append(token)
+        joint[path] = probability
+    return joint
+
+
+def draws(model, rules: LogitsProcessorList, config: DecodeConfig, count: int = DRAWS) -> Tensor:
+    """How often each sequence of DEPTH tokens was decoded: [VOCAB] * DEPTH"""
+    torch.manual_seed(0)
+    counts = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64)
+    drafter = ScriptedDrafter([0] * 9, "random", block_size=3, vocab=VOCAB)
+    drafter.tap_layers = (0,)
+    decoder = SpeculativeDecoder(model, drafter, config)
+    for _ in range(count):
+        choice = Choice(PROMPT, DEPTH + 1, sample=True, processors=rules)
+        tokens = [token for step in decoder.decode(PROMPT, choice=choice) for token in step.tokens]
+        counts[tuple(tokens[:DEPTH])] += 1
+    return counts
+
+
+def p_value(counts: Tensor, joint: Tensor) -> float:
+    """Chi-squared test, cells expected less than five times put together; impossible cells must be empty."""
+    if counts[joint == 0].sum() > 0:
+        return 0.0
+    expected = (joint * counts.sum()).flatten()
+    seen = counts.flatten()
+    small = expected < 5
+    expected = torch.cat([expected[~small], expected[small].sum()[None]])
+    seen = torch.cat([seen[~small], seen[small].sum()[None]])
+    keep = expected > 0
+    return float(
+        chisquare(seen[keep].numpy(), (expected[keep] * seen.sum() / expected[keep].sum()).numpy()).pvalue
+    )
+
+
+CONFIGS = {"dflash": DecodeConfig("dflash"), "reanchor": DecodeConfig(verifier_path="attach")}
+
+
+@pytest.mark.parametrize("method", CONFIGS)
+@pytest.mark.parametrize("rules", ["t1", "t0.7-top-p", "penalty"])
+def test_sampled_tokens_have_the_targets_distribution(model, rules, method):
+    joint = exact(model, processors(rules))
+    assert (joint * DRAWS > 5).sum() > 10  # there is something to tell apart
+    assert p_value(draws(model, processors(rules), CONFIGS[method]), joint) > 1e-3
+
+
+def accepts_any_child(tree: Tree, logits: Tensor, choice: Choice) -> Verdict:
+    """A broken verifier: it takes a node's first child whatever the target says."""
+    drawn = logits.softmax(-1).multinomial(1)[:, 0].tolist()
+    path, tokens = [0], []
+    while True:
+        children = [node for (parent, _), node in tree.children.items() if parent == path[-1]]
+        tokens.append(tree.tokens[children[0]] if children else drawn[path[-1]])
+        if choice.commit(tokens[-1]) or not children:
+            return Verdict(path, tokens, drawn, choice.room == 0)
+        path.append(children[0])
+
+
+def test_a_broken_verifier_fails_the_same_test(model, monkeypatch):
+    monkeypatch.setattr(reanchor.loop, "verify", accepts_any_child)
+    counts = draws(model, processors("t1"), CONFIGS["reanchor"], 500)
+    assert p_value(counts, exact(model, processors("t1"))) < 1e-9
+
+
+def test_a_wrong_distribution_fails_the_same_test(model):
+    """The test has the power to see a wrong temperature."""
+    counts = draws(model, LogitsProcessorList([TemperatureLogitsWarper(0.8)]), CONFIGS["reanchor"])
+    assert p_value(counts, exact(model, processors("t1"))) < 1e-6
+
+
+def test_a_seed_repeats_and_leaves_the_global_generator_alone(model):
+    decoder = SpeculativeDecoder(model, None)
+    sampling = SamplingConfig(max_new_tokens=20, temperature=1.0, seed=7)
+    before = torch.get_rng_state()
+    runs = [[t for step in decoder.decode(PROMPT, sampling) for t in step.tokens] for _ in range(2)]
+    assert runs[0] == runs[1] and torch.equal(before, torch.get_rng_state())
+
+
+def test_sampling_config_makes_hfs_warpers_in_hfs_order():
+    choice = choice_for(SamplingConfig(temperature=0.5, top_k=3, top_p=0.9), PROMPT)
+    names = [type(each).__name__ for each in choice.processors]
+    assert names == ["TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper"]
+    assert choice.prefix_free and choice.sample
+
+
+@pytest.mark.parametrize(
+    "knob, value",
+    [("temperature", -1.0), ("temperature", float("nan")), ("top_p", 0.0), ("top_p", 1.1), ("top_k", -1)],
+)
+def test_bad_sampling_knobs_name_their_value(knob, value):
+    with pytest.raises(ValueError, match=f"{knob}.*{value}"):
+        SamplingConfig(**{knob: value})

@@ -1,0 +1,105 @@
+"""Nothing of one call is left in the next."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from reanchor import DecodeConfig, ReAnchorGenerator, SamplingConfig, SpeculativeDecoder
+from reanchor.drafters.base import NoDrafter
+from tests.tiny import ScriptedDrafter, greedy, tiny_target
+
+PROMPT = torch.tensor([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9])
+OTHER = torch.tensor([1, 2, 60, 33])
+NEW = 16
+
+
+@pytest.fixture
+def model():
+    return tiny_target("gemma3")
+
+
+def generator(model, prompt):
+    return ReAnchorGenerator(model, ScriptedDrafter(prompt.tolist() + greedy(model, prompt, NEW), "second"))
+
+
+def test_two_calls_in_a_row(model):
+    ours = generator(model, PROMPT)
+    for prompt in (PROMPT, OTHER, PROMPT):
+        expected = model.generate(prompt[None], max_new_tokens=NEW)
+        assert torch.equal(ours.generate(prompt[None], max_new_tokens=NEW), expected)
+    stats = [
+        ours.generate(PROMPT[None], max_new_tokens=NEW, return_dict_in_generate=True).stats for _ in range(2)
+    ]
+    assert [each.tokens for each in stats[0].rounds] == [each.tokens for each in stats[1].rounds]
+
+
+class Breaks:
+    """A streamer that raises at its third put."""
+
+    def __init__(self, error):
+        self.error, self.puts = error, 0
+
+    def put(self, value):
+        self.puts += 1
+        if self.puts == 3:
+            raise self.error
+
+    def end(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("streamer broke"), KeyboardInterrupt()], ids=["error", "interrupt"]
+)
+def test_a_call_after_an_exception(model, error):
+    ours = generator(model, PROMPT)
+    hooks = [len(layer._forward_hooks) for layer in model.model.layers]
+    with pytest.raises(type(error)):
+        ours.generate(PROMPT[None], max_new_tokens=NEW, streamer=Breaks(error))
+    assert hooks == [len(layer._forward_hooks) for layer in model.model.layers]
+    assert torch.equal(
+        ours.generate(PROMPT[None], max_new_tokens=NEW), model.generate(PROMPT[None], max_new_tokens=NEW)
+    )
+
+
+def test_two_generators_on_one_target_interleaved(model):
+    decoders = [
+        SpeculativeDecoder(
+            model, ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, NEW)), DecodeConfig("dflash")
+        ),
+        SpeculativeDecoder(model, ScriptedDrafter(OTHER.tolist() + greedy(model, OTHER, NEW), "second")),
+    ]
+    sampling = SamplingConfig(max_new_tokens=NEW)
+    runs = [
+        decoder.decode(prompt, sampling) for decoder, prompt in zip(decoders, (PROMPT, OTHER), strict=True)
+    ]
+    out: list[list[int]] = [[], []]
+    while runs[0] is not None or runs[1] is not None:
+        for k, run in enumerate(runs):
+            step = next(run, None) if run is not None else None
+            if step is None:
+                runs[k] = None
+            else:
+                out[k] += step.tokens
+    assert out == [greedy(model, PROMPT, NEW), greedy(model, OTHER, NEW)]
+
+
+def test_one_decoder_interleaved_with_itself(model):
+    decoder = SpeculativeDecoder(
+        model, ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, NEW), "second")
+    )
+    runs = [decoder.decode(PROMPT, SamplingConfig(max_new_tokens=NEW)) for _ in range(2)]
+    steps = list(zip(*runs, strict=True))
+    assert all(one.tokens == two.tokens for one, two in steps)
+    assert [token for one, _ in steps for token in one.tokens] == greedy(model, PROMPT, NEW)
+
+
+def test_the_model_is_left_as_it_was(model):
+    settings = (model.config.to_dict(), model.generation_config.to_dict(), model.training)
+    generator(model, PROMPT).generate(PROMPT[None], max_new_tokens=NEW)
+    assert settings == (model.config.to_dict(), model.generation_config.to_dict(), model.training)
+
+
+def test_no_drafter_drafts_nothing():
+    assert NoDrafter().draft(7, None, (), None).blocks == [[7]]

@@ -1,0 +1,63 @@
+"""Figures against a run worked out by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from reanchor import SamplingConfig, SpeculativeDecoder
+from reanchor.stats import Recorder, Stats
+from tests.tiny import ScriptedDrafter, greedy, tiny_target
+
+PROMPT = torch.tensor([3, 14, 15, 9])
+
+
+def record(mode: str, new: int) -> Stats:
+    model = tiny_target("llama")
+    decoder = SpeculativeDecoder(model, ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, new), mode))
+    recorder = Recorder("reanchor", len(PROMPT))
+    for step in decoder.decode(PROMPT, SamplingConfig(max_new_tokens=new), stage=recorder.stage):
+        recorder.add(step)
+    return recorder.stats
+
+
+def test_a_perfect_drafter_by_hand():
+    """Eleven tokens: one from the prefill, five a round, all drafts accepted."""
+    figures = record("right", 11).to_dict()
+    assert figures["tokens"] == 11 and figures["rounds"] == 2 and figures["prompt_tokens"] == 4
+    assert figures["tau"] == 5 and figures["drafts_accepted_per_round"] == 4
+    assert figures["nodes_per_round"] == 5 and figures["blocks_per_round"] == 1
+    assert figures["histogram"] == {"5": 2} and figures["position_rates"] == [1, 1, 1, 1]
+    assert figures["full_rounds"] == 1 and figures["shifted_share"] == 0
+
+
+def test_a_useless_drafter_by_hand():
+    stats = record("wrong", 4)
+    figures = stats.to_dict()
+    assert figures["rounds"] == 3 and figures["tau"] == 1 and figures["drafts_accepted_per_round"] == 0
+    assert figures["position_rates"] == [0] and figures["full_rounds"] == 0
+    # the depth is cut to the tokens still allowed: 2 drafts, then 1, then none and no call of the drafter's worth
+    assert [each.depth for each in stats.rounds] == [2, 1, 0]
+    assert [each.retained for each in stats.rounds] == [0, 2, 1]
+
+
+def test_times_add_up_and_the_dict_is_json():
+    stats = record("second", 20)
+    split = stats.stage_seconds()
+    assert sum(split.values()) == pytest.approx(stats.decode_seconds)
+    assert min(split.values()) >= 0 and stats.time_to_first_token > 0
+    assert json.loads(json.dumps(stats.to_dict()))["tau"] == stats.tau
+
+
+def test_figures_of_nothing():
+    figures = Stats().to_dict()
+    assert figures["tau"] is None and figures["tokens_per_second"] is None and figures["position_rates"] == []
+
+
+def test_adding_up():
+    one, two = record("right", 11), record("wrong", 4)
+    rounds = len(one.rounds) + len(two.rounds)
+    one.add(two)
+    assert one.tokens == 15 and len(one.rounds) == rounds and one.tau == pytest.approx(13 / 5)
