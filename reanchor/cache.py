@@ -44,7 +44,7 @@ class TreeLayer(CacheLayerMixin):
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         if self.cache.handed_over and self.index == len(self.cache.own_layers) - 1:
-            self.cache.length = end
+            self.cache._set_length(end)
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
