@@ -15,6 +15,7 @@ from reanchor.drafters.loading import load_drafter
 from reanchor.target import Target
 from reanchor.training import checkpoints
 from reanchor.training.config import RESUMABLE, TrainConfig
+from reanchor.training.curves import draw
 from reanchor.training.lesson import Lesson, Pupil
 from reanchor.training.objective import Vocabulary, refuse_untrainable
 from reanchor.training.responses import read_responses, split
@@ -109,6 +110,7 @@ def unfreeze(drafter: BlockDrafter) -> None:
 
 
 def sum_up(job: Job, trainer: Trainer, done: bool) -> None:
+    draw(job.out / "log.jsonl", job.out / "curves.png")
     lines = (job.out / "log.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     evaluations = [record for record in records if record.get("evaluation")]

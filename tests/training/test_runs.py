@@ -1,0 +1,225 @@
+"""Runs on disk: resumed exactly, stopped by what must stop them, and never left without a whole checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from reanchor.training import checkpoints
+from reanchor.training.config import TrainConfig
+from reanchor.training.responses import read_responses, split
+from reanchor.training.run import Job, train
+from reanchor.training.shape import Shape
+from reanchor.training.trainer import Trainer
+from tests.training import planted
+
+MODEL = planted.planted_target()
+SETTINGS = {
+    "epochs": 1.0,
+    "batch": 4,
+    "anchors": 6,
+    "precision": "no",
+    "held_out": 4,
+    "probe": 2,
+    "decode_prompts": 1,
+    "decode_tokens": 12,
+    "evaluate_every": 1000.0,
+    "save_every": 1000.0,
+}
+
+
+@pytest.fixture
+def job(tmp_path):
+    responses = planted.write_texts(tmp_path / "responses.jsonl", 28)
+    start = planted.write_drafter(tmp_path / "start")
+
+    def make(name="run", carryover=True, resume=False, **changes):
+        config = TrainConfig(**(SETTINGS | changes))
+        return Job(responses, tmp_path / name, str(start), carryover, Shape(), config, resume=resume)
+
+    return make
+
+
+def quiet(_message):
+    pass
+
+
+def records(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def losses(folder):
+    return {record["step"]: record["loss"] for record in records(folder) if "loss" in record}
+
+
+@pytest.mark.parametrize("carryover", [False, True])
+def test_a_resumed_run_is_the_run(job, tmp_path, monkeypatch, carryover):
+    train(job("whole", carryover), MODEL, quiet)
+    learn = Trainer.learn
+
+    def stop_after_three(self):
+        if self.step == 3:
+            raise KeyboardInterrupt
+        return learn(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "learn", stop_after_three)
+        with pytest.raises(KeyboardInterrupt):
+            train(job("parts", carryover, save_every=0.0), MODEL, quiet)
+    train(job("parts", carryover, resume=True), MODEL, quiet)
+    whole, parts = losses(tmp_path / "whole"), losses(tmp_path / "parts")
+    assert whole == parts and len(whole) == 6
+    one, other = (load_file(tmp_path / name / "drafter" / "model.safetensors") for name in ("whole", "parts"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_a_run_leaves(job, tmp_path):
+    folder = train(job(), MODEL, quiet)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["finished"] and summary["steps"] == summary["total_steps"] == 6
+    assert summary["training_responses"] == 24 and summary["held_out_responses"] == 4
+    assert summary["settings"]["batch"] == 4 and summary["carryover"] is True
+    evaluations = [record for record in records(tmp_path / "run") if "evaluation" in record]
+    assert [record["step"] for record in evaluations] == [0, 6]
+    assert all({"tau", "matched_on", "matched_off"} <= record.keys() for record in evaluations)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["dtype"] == "bfloat16" and config["dflash_config"]["carryover"] is True
+    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
+    assert (tmp_path / "run" / "curves.png").stat().st_size > 5000
+
+
+def test_a_slice_ends_resumably(job, tmp_path):
+    train(job(minutes=0.0), MODEL, quiet)
+    assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
+    train(job(resume=True), MODEL, quiet)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
+
+
+def test_a_run_is_not_overwritten_nor_changed(job):
+    train(job(minutes=0.0), MODEL, quiet)
+    with pytest.raises(ValueError, match="holds a run already: give --resume"):
+        train(job(), MODEL, quiet)
+    with pytest.raises(ValueError, match=r"keeps its settings \(lr was 0.0006, is 0.1\)"):
+        train(job(resume=True, lr=0.1), MODEL, quiet)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good(job, tmp_path, monkeypatch):
+    learn = Trainer.learn
+
+    def spoil(self):
+        if self.step == 2:
+            with torch.no_grad():
+                self.drafter.body.fc.weight.fill_(math.nan)
+        return learn(self)
+
+    monkeypatch.setattr(Trainer, "learn", spoil)
+    with pytest.raises(ValueError, match=r"at step 3 the loss is nan.*lower --lr.*step-0000002"):
+        train(job(save_every=0.0), MODEL, quiet)
+    kept = checkpoints.latest(tmp_path / "run" / "checkpoints")
+    assert kept is not None and kept.name == "step-0000002"
+    assert all(torch.isfinite(tensor).all() for tensor in load_file(kept / "model.safetensors").values())
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(job, tmp_path, monkeypatch):
+    train(job(minutes=0.0), MODEL, quiet)
+    before = checkpoints.latest(tmp_path / "run" / "checkpoints")
+
+    def full(state, path):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(
+        ValueError, match=r"No space left on device.*free some space and resume from .*step-0000000"
+    ):
+        train(job(resume=True), MODEL, quiet)
+    assert checkpoints.latest(tmp_path / "run" / "checkpoints") == before
+    monkeypatch.undo()
+    train(job(resume=True), MODEL, quiet)
+
+
+def test_only_the_last_checkpoints_stay(job, tmp_path):
+    train(job(save_every=0.0), MODEL, quiet)
+    assert [path.name for path in checkpoints.found(tmp_path / "run" / "checkpoints")] == [
+        "step-0000005",
+        "step-0000006",
+    ]
+
+
+def test_kept_features_change_nothing(job, tmp_path):
+    from dataclasses import replace
+
+    train(job("fresh"), MODEL, quiet)
+    for name in ("first", "second"):
+        train(replace(job(name), features=tmp_path / "features"), MODEL, quiet)
+        assert losses(tmp_path / name) == losses(tmp_path / "fresh")
+    assert any((tmp_path / "features").iterdir())
+
+
+LINE = '{"prompt_ids": [1, 2], "response_ids": [3, 4, 5, 6, 7, 8, 9]}\n'
+
+
+def test_a_line_cut_off_is_left_out(tmp_path):
+    path = tmp_path / "responses.jsonl"
+    path.write_text(LINE * 2 + LINE[:30])
+    found, unfinished = read_responses(path, 24)
+    assert len(found) == 2 and unfinished == 1
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        (LINE + LINE[:30] + "\n" + LINE, "line 2 .*is not JSON"),
+        ("", "holds no response"),
+        ('{"prompt": "hello"}\n', "line 1 .*no prompt_ids and response_ids"),
+        ('{"prompt_ids": [], "response_ids": [1]}\n', "non-empty prompt"),
+        (
+            '{"prompt_ids": [1], "response_ids": [24]}\n',
+            "token 24, the target's vocabulary is 24.*regenerate",
+        ),
+        ("[1]\n", "line 1 .*no prompt_ids"),
+    ],
+)
+def test_bad_responses_are_refused(tmp_path, text, reason):
+    path = tmp_path / "responses.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=reason):
+        read_responses(path, 24)
+
+
+def test_responses_without_room_are_dropped_and_counted(tmp_path):
+    path = tmp_path / "responses.jsonl"
+    path.write_text(LINE * 3 + '{"prompt_ids": [1, 2], "response_ids": [3, 4, 5]}\n')
+    found, _ = read_responses(path, 24)
+    training, held_out, dropped = split(found, 1, 5, 100, 0)
+    assert (len(training), len(held_out), dropped) == (2, 1, 1)
+    assert split(found, 1, 5, 8, 0)[0][0].response_ids == (3, 4, 5, 6, 7, 8)
+    with pytest.raises(ValueError, match="3 responses leave room for a block of 5.*3 held out"):
+        split(found, 3, 5, 100, 0)
+
+
+def test_a_drafter_for_another_target_is_refused(job, tmp_path):
+    path = tmp_path / "start" / "config.json"
+    config = json.loads(path.read_text())
+    config["dflash_config"]["target_layer_ids"] = [1]
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="layers \\[1\\]|layer"):
+        train(job(), MODEL, quiet)
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"batch": 0}, "batch must be positive"),
+        ({"warmup": 1.0}, r"warmup must lie in \[0, 1\)"),
+        ({"gamma": -1.0}, "gamma must be positive"),
+        ({"probe": 9}, "hold out more or probe fewer"),
+    ],
+)
+def test_bad_settings_are_refused(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        TrainConfig(**(SETTINGS | changes))
