@@ -32,6 +32,7 @@ class Run:
     stats: Stats
     steps: list[Step]  # the first is the prefill's
     attention: dict[str, Any]  # what attended to the tries, and why other backends did not
+    stack: dict[str, Any]  # whose forward pass the target's was, and why not the lean one
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -40,6 +41,7 @@ class Run:
             "finish_reason": self.finish,
             "decode_config": asdict(self.config),
             "attention": self.attention,
+            "stack": self.stack,
             "stats": self.stats.to_dict(),
         }
 
@@ -81,8 +83,8 @@ def run(pair: Pair, request: Request, config: DecodeConfig, streamer: Any = None
     text = pair.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     limit = "length" if length == request.sampling.max_new_tokens else "context"
     ended = finish(pair, request, tokens, text, length, limit)
-    attention = decoder.target.attention.report()
-    return Run(config, tokens, text, ended, output.stats, decoder.steps, attention)
+    attention, stack = decoder.target.attention.report(), decoder.target.stack_report()
+    return Run(config, tokens, text, ended, output.stats, decoder.steps, attention, stack)
 
 
 def choice(request: Request) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def summary(run: Run, pair: Pair) -> Table:
     table = Table(
         title=f"reanchor generate, method {run.config.method}", show_header=False, title_justify="left"
     )
-    for name, value in {**figures(run), **setting(pair), **attention(run)}.items():
+    for name, value in {**figures(run), **setting(pair), **stack(run), **attention(run)}.items():
         table.add_row(name, value)
     return table
 
@@ -51,6 +51,12 @@ def attention(run: Run) -> dict[str, str]:
     """The backends that did the work, then a row for each that declined."""
     declined = {f"  {name} declined": "; ".join(why) for name, why in run.attention["declined"].items()}
     return {"attention": ", ".join(run.attention["used"]) or "–", **declined}
+
+
+def stack(run: Run) -> dict[str, str]:
+    """Whose forward pass the target's was, and a row with the reason where the lean one declined."""
+    why = run.stack["declined"]
+    return {"forward pass": run.stack["used"], **({"  lean declined": why} if why else {})}
 
 
 def split(seconds: dict[str, float]) -> str:

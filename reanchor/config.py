@@ -13,6 +13,7 @@ Retention = Literal["first", "longest"]
 Scope = Literal["full", "in_block", "extension"]
 VerifierPath = Literal["off", "path", "attach"]
 AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
+StackChoice = Literal["auto", "hf", "lean"]
 DDTREE_NODES = 64
 
 
@@ -53,6 +54,9 @@ class DecodeConfig:
         None, "Most trie nodes a round verifies, anchor included.  [default: no limit; ddtree 64]"
     )
     attention: AttentionChoice = knob("auto", "Attention over tries and blocks; auto: the first that can.")
+    stack: StackChoice = knob(
+        "auto", "Forward pass of the target: transformers' own, or the lean one where a model allows it."
+    )
     attach_seed: int = knob(0, "Seed of --attach random.")
 
     def __post_init__(self) -> None:

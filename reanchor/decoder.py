@@ -15,7 +15,7 @@ from reanchor.core import Step
 from reanchor.drafters.base import Drafter, NoDrafter
 from reanchor.loop import Stage, decode, untimed
 from reanchor.sampling import Choice, choice_for
-from reanchor.target import Target
+from reanchor.stack.choice import target_for
 
 
 def carries(drafter: Drafter, config: DecodeConfig) -> bool:
@@ -43,7 +43,7 @@ class SpeculativeDecoder:
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
         self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter
-        self.target = Target(model, tuple(drafter.tap_layers), config.attention)
+        self.target = target_for(model, tuple(drafter.tap_layers), config)
 
     def decode(
         self,

@@ -54,6 +54,9 @@ class Target:
     model's own under a dense mask; `attention.refused` then says why.
     """
 
+    stack_name = "hf"
+    not_lean: str | None = None  # why the lean stack would not have this model, where it was asked
+
     def __init__(
         self, model: PreTrainedModel, tap_layers: tuple[int, ...] = (), attention: str = "auto"
     ) -> None:
@@ -93,6 +96,10 @@ class Target:
         embedding = self.model.get_input_embeddings()
         assert isinstance(embedding.weight, Tensor)
         return embedding.weight.shape[0]
+
+    def stack_report(self) -> dict[str, str | None]:
+        """What a summary says: whose forward pass this is, and why it is not the lean one."""
+        return {"used": self.stack_name, "declined": self.not_lean}
 
     def new_cache(self) -> TreeCache:
         return TreeCache(self.model.config)

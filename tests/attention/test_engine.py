@@ -28,7 +28,7 @@ def no_grad():
 def run(model, prompt, script, mode, new=NEW, dense=False, **knobs):
     """Tokens, drafts accepted per round, backends used."""
     drafter = ScriptedDrafter(script, mode)
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(**knobs))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack="hf" if dense else "auto", **knobs))
     if dense:
         decoder.target.scope = None
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=new)))

@@ -1,0 +1,28 @@
+"""Which forward pass serves a model: the lean stack where it is exact, HF's own for everything else."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+
+from reanchor.config import DecodeConfig
+from reanchor.stack.description import Undescribed
+from reanchor.stack.target import LeanTarget
+from reanchor.target import Target
+
+
+def target_for(model: PreTrainedModel, tap_layers: tuple[int, ...], config: DecodeConfig) -> Target:
+    """The target a config asks for; `target.stack_report()` says which it is and why. Raises ValueError where
+    the lean stack is asked for by name and the model has no description.
+    """
+    if config.stack == "hf":
+        return Target(model, tap_layers, config.attention)
+    try:
+        return LeanTarget(model, tap_layers, config.attention)
+    except Undescribed as reason:
+        if config.stack == "lean":
+            raise ValueError(
+                f"stack 'lean' cannot run {type(model).__name__}: {reason}; use 'auto' for HF's forward"
+            ) from reason
+        target = Target(model, tap_layers, config.attention)
+        target.not_lean = str(reason)
+        return target

@@ -1,0 +1,174 @@
+"""What a decoder computes, as a small frozen value read from an HF model, or the reason it cannot be described.
+
+A description is only made of what is recognised whole: a model with one parameter or hook more than its family
+has is HF's to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+ACTIVATIONS = ("silu", "gelu_pytorch_tanh", "gelu")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# Rotary frequencies that do not change with the length: their tables can be made ahead.
+STATIC_ROTARY = ("default", "linear", "llama3", "yarn", "proportional")
+PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+PERCEPTRON = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+# Output recording of transformers hangs on its layers from the first time it is asked for, idle otherwise.
+IDLE_HOOKS = "transformers.utils.output_capturing"
+
+
+class Undescribed(ValueError):
+    """Why a model stays with HF's forward; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What tells one architecture's layers from another's."""
+
+    centred: bool = False  # norm weights are stored less one
+    sandwich: bool = False  # norms behind attention and perceptron as well
+    head_norms: bool = False  # queries and keys are normalised head by head
+    softcap: bool = False  # attention scores are capped
+    window_everywhere: bool = False  # every layer slides, whatever its type
+
+    def norms(self) -> tuple[str, ...]:
+        """A layer's norms over the hidden size: before and behind attention, before and behind the perceptron."""
+        if not self.sandwich:
+            return ("input_layernorm", "post_attention_layernorm")
+        behind = ("post_attention_layernorm", "post_feedforward_layernorm")
+        return ("input_layernorm", behind[0], "pre_feedforward_layernorm", behind[1])
+
+
+FAMILIES = {
+    "LlamaForCausalLM": Family(),
+    "MistralForCausalLM": Family(window_everywhere=True),
+    "Qwen2ForCausalLM": Family(),
+    "Qwen3ForCausalLM": Family(head_norms=True),
+    "Gemma2ForCausalLM": Family(centred=True, sandwich=True, softcap=True),
+    "Gemma3ForCausalLM": Family(centred=True, sandwich=True, head_norms=True),
+}
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """One layer's attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None
+    softcap: float | None
+    kind: str  # of rotary table and of mask
+
+    @property
+    def turned(self) -> int:
+        """Heads with a position: queries and keys."""
+        return self.heads + self.kv_heads
+
+
+@dataclass(frozen=True)
+class Description:
+    family: Family
+    layers: tuple[LayerShape, ...]
+    hidden: int
+    eps: float
+    activation: str
+    softcap: float | None  # of the logits
+
+
+def describe(model: PreTrainedModel) -> Description:
+    """The description of a model; raises Undescribed with the reason."""
+    name = type(model).__name__
+    family = FAMILIES.get(name)
+    if family is None or not type(model).__module__.startswith("transformers.models."):
+        raise Undescribed(
+            f"{name} is none of {', '.join(each.removesuffix('ForCausalLM') for each in FAMILIES)}"
+        )
+    config = model.config
+    check_modules(model, family)
+    check_rotary(config)
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    if activation not in ACTIVATIONS:
+        raise Undescribed(f"the activation {activation!r} is none of {', '.join(ACTIVATIONS)}")
+    if getattr(config, "use_bidirectional_attention", False):
+        raise Undescribed("its attention is bidirectional")
+    shapes = tuple(layer_shape(layer.self_attn, config, family) for layer in model.get_decoder().layers)
+    cap = getattr(config, "final_logit_softcapping", None)
+    return Description(family, shapes, config.hidden_size, config.rms_norm_eps, activation, cap)
+
+
+def layer_shape(attention: Any, config: Any, family: Family) -> LayerShape:
+    size = attention.head_dim
+    types = getattr(config, "layer_types", None) or ()
+    window = config.sliding_window if family.window_everywhere else getattr(attention, "sliding_window", None)
+    return LayerShape(
+        heads=attention.q_proj.out_features // size,
+        kv_heads=attention.k_proj.out_features // size,
+        head_dim=size,
+        scale=attention.scaling,
+        window=window,
+        softcap=attention.attn_logit_softcapping if family.softcap else None,
+        kind=types[attention.layer_idx] if types else "full_attention",
+    )
+
+
+def check_rotary(config: Any) -> None:
+    parameters = config.rope_parameters
+    nested = [each for each in parameters.values() if isinstance(each, dict)]
+    for each in nested or [parameters]:
+        if each["rope_type"] not in STATIC_ROTARY:
+            raise Undescribed(f"its rotary frequencies ({each['rope_type']}) change with the length")
+
+
+def check_modules(model: PreTrainedModel, family: Family) -> None:
+    """Raise Undescribed unless the modules are the family's own, with plain weights on one device."""
+    if model.training:
+        raise Undescribed("it is in training mode")
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    for index, layer in enumerate(decoder.layers):
+        check_layer(layer, index, family)
+    if type(head) is not nn.Linear:
+        raise Undescribed(f"its output head is a {type(head).__name__}")
+    for name, module in watched(model):
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if any(getattr(hook, "__module__", "") != IDLE_HOOKS for hook in hooks) or "forward" in vars(module):
+            raise Undescribed(f"{name} has a hook or a forward of its own")
+    parameters = list(model.parameters())
+    dtypes, places = {each.dtype for each in parameters}, {each.device for each in parameters}
+    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
+        raise Undescribed(f"its weights are in {', '.join(sorted(map(str, dtypes)))}")
+    if len(places) > 1 or next(iter(places)).type == "meta":
+        raise Undescribed(f"its weights lie on {', '.join(sorted(map(str, places)))}")
+
+
+def check_layer(layer: nn.Module, index: int, family: Family) -> None:
+    linears = (*PROJECTIONS, *PERCEPTRON)
+    norms = (*family.norms(), *(HEAD_NORMS if family.head_norms else ()))
+    known = {f"{name}.{part}" for name in (*linears, *norms) for part in ("weight", "bias")}
+    found = {name for name, _ in layer.named_parameters()}
+    if found - known or not {f"{name}.weight" for name in (*linears, *norms)} <= found:
+        raise Undescribed(
+            f"layer {index} has other parameters: {', '.join(sorted(found - known)) or 'some are missing'}"
+        )
+    for name in linears:
+        if type(layer.get_submodule(name)) is not nn.Linear:
+            raise Undescribed(f"layer {index}'s {name} is a {type(layer.get_submodule(name)).__name__}")
+
+
+def watched(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that would not be called any more, and so must not do anything beyond their own."""
+    decoder = model.get_decoder()
+    yield type(model).__name__, model
+    yield "the decoder", decoder
+    for part in (*decoder.layers, decoder.norm, model.get_output_embeddings()):
+        for name, module in part.named_modules():
+            yield f"{type(part).__name__} {name}".strip(), module

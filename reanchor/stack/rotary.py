@@ -1,0 +1,53 @@
+"""Rotary tables of a model, made by its own module once for all positions in use."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reanchor.stack.description import Undescribed
+
+
+class RotaryTables:
+    """Cosine and signed sine [positions, 1, D] for every kind of layer."""
+
+    def __init__(self, module: Any, sizes: dict[str, int], like: Tensor) -> None:
+        self.module, self.sizes, self.like = module, sizes, like  # sizes: head size by kind
+        self.by_kind = "layer_type" in inspect.signature(module.forward).parameters
+        self.tables: dict[str, tuple[Tensor, Tensor]] = {}
+        self.positions = 0
+        self.reserve(1)
+        for kind, size in sizes.items():
+            if self.tables[kind][0].shape[-1] != size:
+                raise Undescribed(
+                    f"its rotary embedding turns {self.tables[kind][0].shape[-1]} of {size} dimensions"
+                )
+
+    def reserve(self, positions: int) -> None:
+        if positions <= self.positions:
+            return
+        self.positions = positions
+        places = torch.arange(positions, device=self.like.device)[None]
+        made: dict[str, tuple[Tensor, Tensor]] = {}
+        for kind in self.sizes:
+            extra = {"layer_type": kind} if self.by_kind else {}
+            shared = None if self.by_kind else next(iter(made.values()), None)
+            made[kind] = shared or signed(*self.module(self.like, places, **extra))
+        self.tables = made
+
+    def at(self, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """[N, 1, D] each, by kind. positions: [N]"""
+        taken: dict[int, tuple[Tensor, Tensor]] = {}
+        for table in self.tables.values():
+            if id(table) not in taken:
+                taken[id(table)] = (table[0][positions], table[1][positions])
+        return {kind: taken[id(table)] for kind, table in self.tables.items()}
+
+
+def signed(cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
+    """[1, P, D] -> [P, 1, D], the sine's first half negated: half a roll then stands for HF's rotation."""
+    lower, upper = sine[0].chunk(2, -1)
+    return cosine[0][:, None].contiguous(), torch.cat([-lower, upper], -1)[:, None]

@@ -1,0 +1,134 @@
+"""An HF decoder's weights as the layer function takes them: what is read together lies together.
+
+Fused matrices are the only copy: HF's parameters become views of them, so that the module goes on working and
+the model is in memory once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from reanchor.stack.description import Description, LayerShape
+
+
+@dataclass(frozen=True)
+class Affine:
+    weight: Tensor  # [out, in]
+    bias: Tensor | None = None  # [out]
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """A norm's weight has the model's dtype, or float32 where the family multiplies before it rounds."""
+
+    qkv: Affine  # queries, keys, values
+    out: Affine
+    gate_up: Affine
+    down: Affine
+    attention_norm: Tensor  # [H]
+    mlp_norm: Tensor  # [H]
+    attention_out_norm: Tensor | None = None  # [H]
+    mlp_out_norm: Tensor | None = None  # [H]
+    head_scale: Tensor | None = None  # [heads + kv heads, head_dim], the norms of queries and keys
+
+
+class Weights:
+    """All weights of a decoder. They are HF's own as long as `current()` says so."""
+
+    def __init__(self, model: PreTrainedModel, description: Description) -> None:
+        decoder: Any = model.get_decoder()
+        self.description = description
+        self.embed: nn.Module = model.get_input_embeddings()
+        self.rotary: nn.Module = decoder.rotary_emb
+        self.head_module: Any = model.get_output_embeddings()
+        self.sources: list[tuple[nn.Parameter, int, int]] = []  # parameter, its address, its version
+        self.layers = [
+            self.layer(layer, shape) for layer, shape in zip(decoder.layers, description.layers, strict=True)
+        ]
+        self.norm = self.norm_weight(decoder.norm)
+        self.head = Affine(self.head_module.weight, self.head_module.bias)
+        self.watch(self.head_module.weight)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.head.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.weight.device
+
+    def current(self) -> bool:
+        """Whether HF's parameters are still these: a model may be moved, cast or trained meanwhile."""
+        return all(
+            parameter.data_ptr() == address and parameter._version == version
+            for parameter, address, version in self.sources
+        )
+
+    def watch(self, parameter: nn.Parameter) -> None:
+        self.sources.append((parameter, parameter.data_ptr(), parameter._version))
+
+    def layer(self, layer: Any, shape: LayerShape) -> LayerWeights:
+        attention, mlp = layer.self_attn, layer.mlp
+        family = self.description.family
+        norms = [self.norm_weight(layer.get_submodule(name)) for name in family.norms()]
+        if family.sandwich:
+            before, behind, before_mlp, behind_mlp = norms
+        else:
+            (before, before_mlp), behind, behind_mlp = norms, None, None
+        return LayerWeights(
+            qkv=self.fused(attention.q_proj, attention.k_proj, attention.v_proj),
+            out=self.fused(attention.o_proj),
+            gate_up=self.fused(mlp.gate_proj, mlp.up_proj),
+            down=self.fused(mlp.down_proj),
+            attention_norm=before,
+            mlp_norm=before_mlp,
+            attention_out_norm=behind,
+            mlp_out_norm=behind_mlp,
+            head_scale=self.head_scale(attention, shape) if family.head_norms else None,
+        )
+
+    def fused(self, *linears: Any) -> Affine:
+        biases = [each.bias for each in linears if each.bias is not None]
+        affine = Affine(joined([each.weight for each in linears]), joined(biases) if biases else None)
+        for parameter in (*(each.weight for each in linears), *biases):
+            self.watch(parameter)
+        return affine
+
+    def norm_weight(self, norm: Any) -> Tensor:
+        self.watch(norm.weight)
+        return norm.weight.data.float() + 1.0 if self.description.family.centred else norm.weight.data
+
+    def head_scale(self, attention: Any, shape: LayerShape) -> Tensor:
+        queries, keys = self.norm_weight(attention.q_norm), self.norm_weight(attention.k_norm)
+        return torch.cat([queries.expand(shape.heads, -1), keys.expand(shape.kv_heads, -1)])
+
+
+def joined(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Their rows in one tensor, which they are views of from here on; nothing is done twice."""
+    first = parameters[0].data
+    if len(parameters) == 1:
+        return first
+    rows = sum(len(each) for each in parameters)
+    if not adjacent(parameters):
+        whole = torch.cat([each.data for each in parameters])
+        for parameter, part in zip(parameters, whole.split([len(each) for each in parameters]), strict=True):
+            parameter.data = part
+        return whole
+    return first.as_strided((rows, *first.shape[1:]), first.stride(), first.storage_offset())
+
+
+def adjacent(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether they follow each other in one storage."""
+    storage, expected = parameters[0].data.untyped_storage().data_ptr(), parameters[0].data_ptr()
+    for each in parameters:
+        here = each.data.untyped_storage().data_ptr() == storage and each.data_ptr() == expected
+        if not here or not each.data.is_contiguous():
+            return False
+        expected += each.data.numel() * each.data.element_size()
+    return True
