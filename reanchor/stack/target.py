@@ -34,8 +34,8 @@ class LeanTarget(Target):
     def __init__(
         self, model: PreTrainedModel, tap_layers: tuple[int, ...] = (), attention: str = "auto"
     ) -> None:
-        super().__init__(model, tap_layers, attention)
-        self.attention = Attention(attention)  # whatever HF's modules take: these passes never ask them
+        super().__init__(model, tap_layers)
+        self.attention = Attention(attention)  # whatever HF's modules would take: they are not asked
         self.adopt()
 
     def adopt(self) -> None:

@@ -83,14 +83,14 @@ def test_a_backend_that_cannot_is_refused_by_name():
 def test_a_model_out_of_reach_decodes_by_its_own_attention_and_says_so(monkeypatch):
     model, prompt, script = setup("llama", new=6)
     monkeypatch.setattr(type(model), "_supports_attention_backend", False)
-    decoder = SpeculativeDecoder(model, ScriptedDrafter(script, "second"))
+    decoder = SpeculativeDecoder(model, ScriptedDrafter(script, "second"), DecodeConfig(stack="hf"))
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=6)))
     assert [token for step in steps for token in step.tokens] == script[len(prompt) :][:6]
     report = decoder.target.attention.report()
     assert report["used"] == ["the model's own"]
     assert "attention interface" in report["declined"]["ours"][0]
     with pytest.raises(ValueError, match="'sdpa' cannot serve this model"):
-        SpeculativeDecoder(model, None, DecodeConfig(attention="sdpa"))
+        SpeculativeDecoder(model, None, DecodeConfig(attention="sdpa", stack="hf"))
 
 
 def test_the_knob_names_the_backends():
