@@ -12,6 +12,7 @@ Attach = Literal["earliest", "fixed", "longest", "random", "all"]
 Retention = Literal["first", "longest"]
 Scope = Literal["full", "in_block", "extension"]
 VerifierPath = Literal["off", "path", "attach"]
+Stochastic = Literal["sample", "rejection"]
 AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
 StackChoice = Literal["auto", "hf", "lean"]
 DDTREE_NODES = 64
@@ -49,6 +50,11 @@ class DecodeConfig:
         "The baseline block reads the rejected states of the last round.  [default: when the drafter was trained to]",
     )
     carry_shifted: bool = knob(False, "Shifted blocks, too, read the rejected states beyond their own.")
+    stochastic: Stochastic = knob(
+        "sample",
+        "How drafts are judged at a temperature: against the target's own draw, or by the ratio of the target's and "
+        "the drafter's distributions (method dflash only).",
+    )
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
         None, "Most trie nodes a round verifies, anchor included.  [default: no limit; ddtree 64]"
@@ -61,6 +67,11 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if self.stochastic == "rejection" and self.method not in ("dflash", "plain"):
+            raise ValueError(
+                f"stochastic 'rejection' judges a single chain, method is {self.method!r}: use method dflash, or "
+                "stochastic 'sample'"
+            )
         if self.max_shifts is not None and self.max_shifts < 0:
             raise ValueError(f"max_shifts must not be negative, got {self.max_shifts}")
         if self.max_nodes is not None and self.max_nodes < 1:

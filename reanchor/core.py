@@ -40,6 +40,9 @@ class Draft:
     ]  # [blocks][K + 1]; g(d): the anchor, then K proposals (fewer when the drafter cuts them)
     candidates: Tensor | None = None  # [blocks, K, k] token ids, best first; None unless asked for
     log_probs: Tensor | None = None  # [blocks, K, k] their log-probabilities under the drafter
+    distribution: Tensor | None = (
+        None  # [K, V] what each proposal of the baseline was drawn from; None: argmax
+    )
     confidence: Tensor | None = None  # [blocks, K] P(accepted | all before accepted), from a head made for it
 
 

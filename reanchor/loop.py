@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,12 +52,12 @@ def decode(
 
     while not verdict.stopped:
         with stage("draft"):
-            draft = propose(drafter, verdict.tokens[-1], retained, context, choice.room, config)
+            draft = propose(drafter, verdict.tokens[-1], retained, context, choice, config)
         with stage("assemble"):
             tree = assemble(draft, retained, config, choice.room - 1, rng)
         with stage("verify"):
             output = target.verify(tree, cache)
-            verdict = verify(tree, output.logits, choice)
+            verdict = verify(tree, output.logits, choice, draft.distribution)
         with stage("commit"):
             cache.commit(verdict.path)
             drafter.commit(output.features[verdict.path], context)
@@ -65,20 +66,21 @@ def decode(
 
 
 def propose(
-    drafter: Drafter, anchor: int, retained: Retained, context: object, room: int, config: DecodeConfig
+    drafter: Drafter, anchor: int, retained: Retained, context: object, choice: Choice, config: DecodeConfig
 ) -> Draft:
     """The blocks of one round; the anchor alone when only the bonus token is still allowed."""
-    if room == 1:
+    if choice.room == 1:
         return Draft((0,), [[anchor]])
     shifts = len(retained) if config.max_shifts is None else min(len(retained), config.max_shifts)
     if config.method != "reanchor":
         shifts = 0
     top_k = config.node_budget - 1 if config.method == "ddtree" and config.node_budget else 0
-    given = (anchor, retained, range(1, shifts + 1), context, top_k)
+    asked: dict[str, Any] = {}  # what only some drafters can do is asked only when wanted
     if config.carryover:
-        draft = drafter.draft(*given, "all" if config.carry_shifted else "baseline")
-    else:
-        draft = drafter.draft(*given)
+        asked["carry"] = "all" if config.carry_shifted else "baseline"
+    if config.stochastic == "rejection" and choice.sample:
+        asked["draw"] = choice.draw
+    draft = drafter.draft(anchor, retained, range(1, shifts + 1), context, top_k, **asked)
     if top_k and draft.candidates is None:
         raise ValueError(f"method ddtree needs candidates, which {type(drafter).__name__} does not give")
     return draft

@@ -97,6 +97,27 @@ class Choice:
             self.record.scores.append(scores)
         return int(self._pick(scores))
 
+    def distribution(self, scores: Tensor) -> Tensor:
+        """What sampling draws from, for rows that nothing but their scores decides. scores: [N, V] -> [N, V]"""
+        if not self.prefix_free:
+            raise ValueError(
+                "rejection sampling compares two distributions of one token, and a processor here reads the text "
+                "or keeps scores: use stochastic 'sample'"
+            )
+        return self._process(scores, self.committed).softmax(-1)
+
+    def draw(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """A token of each row [N, 1], and the distributions they came from [N, V]."""
+        probabilities = self.distribution(scores)
+        return self.draw_from(probabilities), probabilities
+
+    def draw_from(self, probabilities: Tensor) -> Tensor:
+        return torch.multinomial(probabilities, 1, generator=self.generator)
+
+    def chance(self) -> float:
+        """Uniform over [0, 1)."""
+        return float(torch.rand((), generator=self.generator, device=self.prefix.device))
+
     def commit(self, token: int) -> bool:
         """Append a token to the prefix; True when it is the last."""
         self.prefix[0, self.length] = token

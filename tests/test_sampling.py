@@ -96,7 +96,9 @@ def test_sampled_tokens_have_the_targets_distribution(model, rules, method):
     assert p_value(draws(model, processors(rules), CONFIGS[method]), joint) > 1e-3
 
 
-def accepts_any_child(tree: Tree, logits: Tensor, choice: Choice) -> Verdict:
+def accepts_any_child(
+    tree: Tree, logits: Tensor, choice: Choice, _drawn_from: Tensor | None = None
+) -> Verdict:
     """A broken verifier: it takes a node's first child whatever the target says."""
     drawn = logits.softmax(-1).multinomial(1)[:, 0].tolist()
     path, tokens = [0], []

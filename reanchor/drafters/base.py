@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from reanchor.core import Draft, Retained
 
 Carry = Literal["none", "baseline", "all"]  # which blocks read the retained states as carried rows
+# scores [blocks, M] -> a drawn column of each [blocks, 1] and the distribution it was drawn from [blocks, M]
+Draw = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Drafter(Protocol):
@@ -33,12 +35,13 @@ class Drafter(Protocol):
         cache: Any,
         top_k: int = 0,
         carry: Carry = "none",
+        draw: Draw | None = None,
     ) -> Draft:
         """Baseline block of `anchor` at position len(cache) and, for every d in `shifts`, the block anchored
         at retained.tokens[d-1] at position len(cache)+d with context F_{<i}, R_1..R_d; one batched call.
 
         Leaves the cache as it was. top_k > 0 also fills `candidates` and `log_probs`. `carry` is asked only of a
-        drafter that has an attribute `carryover`, true.
+        drafter that has an attribute `carryover`, true. `draw` replaces the argmax and fills `distribution`.
         """
 
 
@@ -63,5 +66,6 @@ class NoDrafter:
         cache: None,
         top_k: int = 0,
         carry: Carry = "none",
+        draw: Draw | None = None,
     ) -> Draft:
         return Draft((0,), [[anchor]])

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reanchor.core import Draft, Retained
-from reanchor.drafters.base import Carry
+from reanchor.drafters.base import Carry, Draw
 from reanchor.drafters.body import Body
 from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.context import ContextCache
@@ -109,6 +109,7 @@ class BlockDrafter(nn.Module):
         cache: ContextCache,
         top_k: int = 0,
         carry: Carry = "none",
+        draw: Draw | None = None,
     ) -> Draft:
         offsets = (0, *shifts)
         assert all(0 < shift <= len(retained) for shift in shifts), "a shift needs its retained state"
@@ -117,15 +118,16 @@ class BlockDrafter(nn.Module):
         ids[:, 0] = torch.tensor(anchors)
         ids = ids.to(self.device)
         hidden = self.states(ids, offsets, retained.features, cache, carry)  # [blocks, K, H]
-        proposal = self.propose(hidden, ids[:, 0])
+        proposal = self.propose(hidden, ids[:, 0], draw)
         tokens = torch.cat([ids[:, :1], proposal.tokens], dim=1)  # [blocks, K + 1]
         confidence = self.confidence(hidden, tokens)
         blocks = tokens.tolist() if confidence is None else self.cut(tokens, confidence)
+        distribution = None if proposal.drawn_from is None else self.over_vocabulary(proposal)
         if not top_k:
-            return Draft(offsets, blocks, confidence=confidence)
+            return Draft(offsets, blocks, distribution=distribution, confidence=confidence)
         log_probs, best = proposal.scores.float().log_softmax(-1).topk(min(top_k, proposal.scores.shape[-1]))
         candidates = self.target_ids(best) if proposal.ids is None else proposal.ids.gather(-1, best)
-        return Draft(offsets, blocks, candidates, log_probs, confidence)
+        return Draft(offsets, blocks, candidates, log_probs, distribution, confidence)
 
     def states(
         self,
@@ -180,11 +182,28 @@ class BlockDrafter(nn.Module):
             logits = torch.tanh(logits / self.config.softcap) * self.config.softcap
         return logits
 
-    def propose(self, hidden: Tensor, anchors: Tensor) -> Proposal:
+    def propose(self, hidden: Tensor, anchors: Tensor, draw: Draw | None = None) -> Proposal:
+        """hidden: [blocks, K, H]; anchors: [blocks]"""
         scores, corrector = self.score(hidden), self.corrector
-        if corrector is None:
+        if corrector is not None:
+            return walk(corrector, scores, hidden, anchors, self, draw)
+        if draw is None:
             return Proposal(self.target_ids(scores.argmax(-1)), scores, None)
-        return walk(corrector, scores, hidden, anchors, self)
+        column, probabilities = draw(scores.flatten(0, 1))
+        tokens = self.target_ids(column.view(scores.shape[:2]))
+        return Proposal(tokens, scores, None, probabilities.view_as(scores))
+
+    def over_vocabulary(self, proposal: Proposal) -> Tensor:
+        """The baseline's distributions over the target's tokens. -> [K, V]"""
+        assert proposal.drawn_from is not None
+        found = proposal.drawn_from[0]  # [K, M]
+        if proposal.ids is not None:
+            ids = proposal.ids[0]
+        elif self.config.draft_vocab_size:
+            ids = self.target_ids(torch.arange(found.shape[-1], device=found.device)).expand_as(found)
+        else:
+            return found
+        return found.new_zeros(len(found), self.config.vocab_size).scatter_(-1, ids, found)
 
     def target_ids(self, ids: Tensor) -> Tensor:
         """Ids of the head's vocabulary as the target's."""

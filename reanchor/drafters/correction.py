@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from reanchor.drafters.base import Draw
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -20,6 +22,7 @@ class Proposal:
     tokens: Tensor  # [blocks, K] ids of the target's vocabulary
     scores: Tensor  # [blocks, K, M] logits
     ids: Tensor | None  # [blocks, K, M] what the scores are of; None: the head's vocabulary in order
+    drawn_from: Tensor | None = None  # [blocks, K, M] probabilities; None: the tokens are the best
 
 
 @dataclass(frozen=True)
@@ -46,20 +49,35 @@ class Corrector(Protocol):
 
 
 def walk(
-    corrector: Corrector, scores: Tensor, hidden: Tensor, anchors: Tensor, vocabulary: Vocabulary
+    corrector: Corrector,
+    scores: Tensor,
+    hidden: Tensor,
+    anchors: Tensor,
+    vocabulary: Vocabulary,
+    draw: Draw | None = None,
 ) -> Proposal:
-    """All blocks side by side, greedily. scores: [blocks, K, M]; hidden: [blocks, K, H]; anchors: [blocks]"""
+    """All blocks side by side, greedily unless there is a `draw`.
+
+    scores: [blocks, K, M]; hidden: [blocks, K, H]; anchors: [blocks]
+    """
     previous, state = anchors, None
-    tokens, corrected, ids = [], [], []
+    tokens, corrected, ids, drawn_from = [], [], [], []
     for index in range(scores.shape[1]):
         slot = Slot(index, scores[:, index], hidden[:, index], previous, vocabulary.embed)
         row, candidates, state = corrector.correct(slot, state)
-        best = row.argmax(-1, keepdim=True)  # [blocks, 1]
+        if draw is None:
+            best = row.argmax(-1, keepdim=True)  # [blocks, 1]
+        else:
+            best, probabilities = draw(row)
+            drawn_from.append(probabilities)
         previous = (vocabulary.target_ids(best) if candidates is None else candidates.gather(-1, best))[:, 0]
         tokens.append(previous)
         corrected.append(row)
         ids.append(candidates)
     found = [each for each in ids if each is not None]
     return Proposal(
-        torch.stack(tokens, 1), torch.stack(corrected, 1), torch.stack(found, 1) if found else None
+        torch.stack(tokens, 1),
+        torch.stack(corrected, 1),
+        torch.stack(found, 1) if found else None,
+        torch.stack(drawn_from, 1) if drawn_from else None,
     )

@@ -1,0 +1,106 @@
+"""Rejection sampling over the drafter's distribution is exact, whatever the drafter and whatever it carries over."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import reanchor.verification
+from reanchor import DecodeConfig, SpeculativeDecoder
+from reanchor.core import Retained
+from reanchor.drafters.loading import load_drafter
+from reanchor.sampling import Choice
+from reanchor.training.shape import Shape
+from reanchor.training.start import begin
+from tests.drafters import writer
+from tests.test_sampling import DEPTH, PROMPT, VOCAB, exact, model, p_value, processors  # noqa: F401
+
+TARGET = writer.tiny_target().requires_grad_(False)
+
+
+def drafter_of(folder, model, rank, carryover):  # noqa: F811
+    """A drafter made of the target's own layer, so that it knows something and not all."""
+    shape = Shape(block_size=3, layers="0", taps="0", mask_token=0, markov_rank=rank)
+    begin(folder, None, shape, model, carryover)
+    drafter = load_drafter(folder, model)
+    generator = torch.Generator().manual_seed(4)
+    if carryover:
+        drafter.carryover_embedding.data.normal_(generator=generator)
+    if rank:
+        drafter.markov_head.markov_w2.weight.data.normal_(generator=generator)
+    return drafter
+
+
+def counted(model, drafter, rules, draws=700):  # noqa: F811
+    torch.manual_seed(1)
+    counts, accepted = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64), 0
+    config = DecodeConfig("dflash", stochastic="rejection")
+    decoder = SpeculativeDecoder(model, drafter, config)
+    for _ in range(draws):
+        choice = Choice(PROMPT, DEPTH + 1, sample=True, processors=processors(rules))
+        steps = list(decoder.decode(PROMPT, choice=choice))
+        counts[tuple([token for step in steps for token in step.tokens][:DEPTH])] += 1
+        accepted += sum(step.accepted for step in steps)
+    return counts, accepted
+
+
+@pytest.mark.parametrize(
+    "rules, rank, carryover", [("t1", 0, True), ("t0.7-top-p", 2, True), ("t1", 2, False)]
+)
+def test_the_distribution_is_the_targets(model, tmp_path, rules, rank, carryover):  # noqa: F811
+    drafter = drafter_of(tmp_path, model, rank, carryover)
+    counts, accepted = counted(model, drafter, rules)
+    assert accepted > 200, "nothing was ever accepted, so nothing was tried"
+    assert p_value(counts, exact(model, processors(rules))) > 1e-3
+
+
+@pytest.mark.parametrize("broken", ["residual", "acceptance"])
+def test_a_broken_rule_fails_the_same_test(model, tmp_path, monkeypatch, broken):  # noqa: F811
+    drafter = drafter_of(tmp_path, model, 2, True)
+    if broken == "residual":  # draws after a rejection from the target's whole distribution
+        monkeypatch.setattr(reanchor.verification, "beyond", lambda wanted, _offered: wanted)
+    else:  # accepts more than it may
+        monkeypatch.setattr(Choice, "chance", lambda self: 0.5 * float(torch.rand(())))
+    counts, _ = counted(model, drafter, "t1")
+    assert p_value(counts, exact(model, processors("t1"))) < 1e-6
+
+
+def test_the_rest_by_hand():
+    wanted, offered = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.1, 0.6, 0.3])
+    torch.testing.assert_close(reanchor.verification.beyond(wanted, offered), torch.tensor([0.4, 0.0, 0.0]))
+    assert torch.equal(reanchor.verification.beyond(wanted, wanted), wanted)
+
+
+@pytest.mark.parametrize("dialect", writer.DIALECTS)
+def test_every_family_says_what_it_drew_from(tmp_path, dialect):
+    """Drawing the best for sure gives the greedy draft and all its probability."""
+    drafter = load_drafter(writer.DIALECTS[dialect].save(tmp_path), TARGET)
+    cache = drafter.new_cache()
+    drafter.commit(torch.randn(6, drafter.body.fc.in_features, dtype=torch.float64), cache)
+
+    def best(scores):
+        column = scores.argmax(-1, keepdim=True)
+        return column, torch.zeros_like(scores).scatter_(-1, column, 1.0)
+
+    greedy = drafter.draft(7, Retained(), (), cache)
+    drawn = drafter.draft(7, Retained(), (), cache, draw=best)
+    assert greedy.distribution is None and drawn.blocks == greedy.blocks
+    assert drawn.distribution.shape == (drafter.proposals, writer.V)
+    assert drawn.distribution.argmax(-1).tolist() == drawn.blocks[0][1:]
+    assert torch.equal(
+        drawn.distribution.sum(-1), torch.ones(drafter.proposals, dtype=drawn.distribution.dtype)
+    )
+
+
+def test_only_a_chain_can_be_rejected():
+    with pytest.raises(ValueError, match="single chain.*use method dflash"):
+        DecodeConfig(stochastic="rejection")
+
+
+def test_processors_that_read_the_text_are_refused(model, tmp_path):  # noqa: F811
+    decoder = SpeculativeDecoder(
+        model, drafter_of(tmp_path, model, 0, False), DecodeConfig("dflash", stochastic="rejection")
+    )
+    choice = Choice(PROMPT, 4, sample=True, processors=processors("penalty"))
+    with pytest.raises(ValueError, match="reads the text.*use stochastic 'sample'"):
+        list(decoder.decode(PROMPT, choice=choice))
