@@ -39,6 +39,7 @@ class Visibility:
     tail_depths: Tensor  # [T] int32; a tail row's position less L
     max_depth: int  # no depth exceeds it
     host_length: int | None = None  # L where the host knows it; None inside a graph
+    complete: bool = False  # every query is known to see every tail row
     memo: dict[Any, Tensor] = field(
         default_factory=dict, compare=False, repr=False
     )  # masks, made once a pass
@@ -67,7 +68,7 @@ class Visibility:
         sizes = [1, words.size, queries, tail]
         row, packed, at, tail_at = torch.from_numpy(flat).to(device).split(sizes)
         furthest = int(max(depth.max(initial=0), tail_depth.max(initial=0)))
-        return cls(row, packed.view(words.shape), at, tail_at, furthest, length)
+        return cls(row, packed.view(words.shape), at, tail_at, furthest, length, bool(sees.all()))
 
     @property
     def queries(self) -> int:

@@ -39,7 +39,7 @@ def splits(problem: Problem) -> bool:
     """Whether prefix and tail are attended apart; not in half precision, which would round both results."""
     queries, length = problem.queries, problem.sees.known_length()
     exact = queries.device.type == "cpu" and queries.dtype in (torch.float32, torch.float64)
-    return exact and len(queries) > 1 and problem.binding_window is None and (length or 0) >= SPLIT_FROM
+    return exact and not problem.sees.complete and problem.binding_window is None and (length or 0) >= SPLIT_FROM
 
 
 def prefix_and_tail(problem: Problem, rows: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def prefix_and_tail(problem: Problem, rows: Tensor) -> Tensor:
 def bias(problem: Problem) -> Tensor | None:
     """[G*N, rows], added to the scores; None when every query sees every row."""
     window = problem.binding_window
-    if window is None and problem.sees.queries == problem.sees.tail == 1:
+    if window is None and problem.sees.complete:
         return None
     return additive(problem, ("bias", window), lambda: problem.sees.mask(window))
 

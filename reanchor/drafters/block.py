@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reanchor.attention.table import Attention
 from reanchor.core import Draft, Retained
 from reanchor.drafters.base import Carry, Draw
 from reanchor.drafters.body import Body
@@ -20,7 +21,7 @@ from reanchor.drafters.correction import Corrector, Proposal, walk
 from reanchor.drafters.domino import DominoHead
 from reanchor.drafters.markov import ConfidenceHead, MarkovHead
 from reanchor.drafters.selector import CandidateSelector
-from reanchor.drafters.visibility import Layout, additive_mask, first_key, layout_blocks
+from reanchor.drafters.visibility import Layout, layout_blocks, sight
 
 
 class BlockDrafter(nn.Module):
@@ -52,6 +53,7 @@ class BlockDrafter(nn.Module):
         self.groups = config.heads // config.kv_heads
         self.confidence_threshold = 0.0  # proposals from the first less sure on are not made; 0 makes all
         self.borrowed: tuple[Any, Any] = (None, None)
+        self.attention = Attention()  # what attends to blocks; replace it to choose
 
     def borrow(self, embed: nn.Module, head: nn.Module) -> BlockDrafter:
         """Use the target's embedding and head where the checkpoint has none of its own.
@@ -159,9 +161,9 @@ class BlockDrafter(nn.Module):
         angles = self.body.rotary(
             torch.from_numpy(positions).to(self.device), committed + layout.reach, embedded
         )
-        masks = {rule: additive_mask(layout, rule, committed, self.groups, embedded) for rule in set(rules)}
-        stores = [partial(cache.extend, at, first_key(rule, committed)) for at, rule in enumerate(rules)]
-        return self.body(embedded, context, angles, stores, [masks[rule] for rule in rules])
+        sights = {rule: sight(layout, rule, committed, self.device, self.attention) for rule in set(rules)}
+        stores = [partial(cache.extend, layer) for layer in range(len(rules))]
+        return self.body(embedded, context, angles, stores, [sights[rule] for rule in rules])
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows] -> [rows, H]"""

@@ -12,17 +12,21 @@ from transformers.activations import ACT2FN
 from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.convolution import DynamicConvolution
 from reanchor.drafters.rotary import Rotary, rotate
+from reanchor.drafters.visibility import Sight
 
 Angles = tuple[Tensor, Tensor]  # cosines and signed sines, each [rows, 1, hd]
 # a layer's new keys and values, each [rows, kv heads, hd] -> all it attends to, each [kv heads, T, hd]
 Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Grouped-query attention, a group's heads folded into query rows so that keys are never repeated.
+def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Sight, scale: float) -> Tensor:
+    """Grouped-query attention: by the attention room where rows come from a cache, differentiable under a mask.
 
+    A group's heads are folded into query rows so that keys are never repeated.
     queries: [S, heads, hd]; keys, values: [kv heads, T, hd]; mask: [S * groups, T] -> [S, heads * hd]
     """
+    if isinstance(mask, Sight):
+        return mask.attend(queries, keys, values, scale).flatten(1)
     slots, heads, size = queries.shape
     folded = queries.view(slots, len(keys), -1, size).transpose(0, 1).reshape(1, len(keys), -1, size)
     out = F.scaled_dot_product_attention(folded, keys[None], values[None], mask, scale=scale)
@@ -45,7 +49,7 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.eps)
 
     def forward(
-        self, slots: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | None
+        self, slots: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | Sight
     ) -> Tensor:
         """slots: [S, H]; context: [R, H] rows new to the keys; angles: of R + S rows -> [S, H]"""
         rows = torch.cat([context, slots])
@@ -85,7 +89,7 @@ class Layer(nn.Module):
         self.mlp = Perceptron(config)
 
     def forward(
-        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | None
+        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | Sight
     ) -> Tensor:
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), context, angles, store, mask)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
@@ -101,7 +105,7 @@ class ConvolvedLayer(Layer):
         self.mlp_conv = DynamicConvolution(config.convolution, config.hidden_size, config.block_size)
 
     def forward(
-        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | None
+        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | Sight
     ) -> Tensor:
         slots, kernels = self.attention_conv.enter(self.input_layernorm(hidden))
         out = self.self_attn(slots, context, angles, store, mask)
@@ -120,7 +124,7 @@ class GemmaLayer(Layer):
         self.layer_scalar = nn.Buffer(torch.ones(1))
 
     def forward(
-        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | None
+        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | Sight
     ) -> Tensor:
         out = self.self_attn(self.input_layernorm(hidden), context, angles, store, mask)
         hidden = hidden + self.post_attention_layernorm(out)
@@ -154,7 +158,7 @@ class Body(nn.Module):
         context: Tensor,
         angles: Angles,
         stores: Sequence[Store],
-        masks: Sequence[Tensor | None],
+        masks: Sequence[Tensor | Sight],
     ) -> Tensor:
         """Embedded slots [S, H] to final states [S, H]; a store and a mask for each layer."""
         for layer, store, mask in zip(self.layers, stores, masks, strict=True):

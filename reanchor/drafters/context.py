@@ -44,9 +44,9 @@ class ContextCache:
             grown.append(buffer)
         self.buffers = grown
 
-    def extend(self, layer: int, first: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write rows [rows, kv heads, hd] behind the projected ones; give all rows from `first` on."""
+    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write rows [rows, kv heads, hd] behind the projected ones; give all rows [kv heads, end, hd]."""
         buffer, end = self.buffers[layer], self.projected + len(keys)
         buffer[0, :, self.projected : end] = keys.transpose(0, 1)
         buffer[1, :, self.projected : end] = values.transpose(0, 1)
-        return buffer[0, :, first:end], buffer[1, :, first:end]
+        return buffer[0, :, :end], buffer[1, :, :end]

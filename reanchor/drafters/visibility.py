@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reanchor.attention.problem import Problem, Visibility
+from reanchor.attention.table import Attention
 from reanchor.drafters.config import LayerRule
 
 
@@ -48,32 +50,23 @@ def layout_blocks(
     return Layout(queries, np.concatenate([np.arange(retained), np.arange(carried), queries]), owned)
 
 
-def first_key(rule: LayerRule, committed: int) -> int:
-    """The first committed row any slot can see; what lies before it need not be read at all."""
-    return 0 if rule.window is None else max(0, committed - rule.window + 1)
+@dataclass(frozen=True)
+class Sight:
+    """What a layer's slots see of the rows of one draft, and what attends by it."""
+
+    attention: Attention
+    sees: Visibility
+    window: int | None
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """queries: [S, heads, hd]; keys, values: [kv heads, rows, hd] -> [S, heads, hd]"""
+        return self.attention.attend(Problem(queries, keys, values, self.sees, scale, self.window))
 
 
-def additive_mask(
-    layout: Layout, rule: LayerRule, committed: int, groups: int, like: Tensor
-) -> Tensor | None:
-    """[S * groups, keys from first_key on] zeros and -inf, rows slot by slot; None when all is visible."""
-    context = committed - first_key(rule, committed)
-    away = layout.queries[:, None] - layout.keys[None]  # [S, T]
-    tail = layout.owned.copy()
+def sight(layout: Layout, rule: LayerRule, committed: int, device: torch.device, attention: Attention) -> Sight:
+    """A layer's rule over the committed rows and those of `layout` behind them."""
+    sees = layout.owned
     if rule.causal:
-        tail &= away >= 0
-    if rule.window is not None:
-        tail &= away < rule.window
-        tail &= away > -rule.window
-    window = rule.window or len(tail) + context + layout.reach  # beyond any distance here
-    if tail.all() and context + layout.reach <= window:
-        return None
-    mask = like.new_zeros(len(tail), groups, context + tail.shape[1])
-    hidden = torch.from_numpy(~tail).to(like.device)  # [S, T]
-    mask[:, :, context:].masked_fill_(hidden[:, None], float("-inf"))
-    if context + layout.reach > window:
-        queries = torch.from_numpy(layout.queries).to(like.device)
-        before = torch.arange(-context, 0, device=like.device)
-        far = queries[:, None] - before[None] >= window  # [S, context]
-        mask[:, :, :context].masked_fill_(far[:, None], float("-inf"))
-    return mask.flatten(0, 1)
+        sees = sees & (layout.queries[:, None] >= layout.keys[None])
+    visible = Visibility.pack(sees, layout.queries, committed, device, layout.keys)
+    return Sight(attention, visible, rule.window)
