@@ -44,6 +44,8 @@ class SpeculativeDecoder:
             drafter, config = NoDrafter(), replace(config, method="plain")
         self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter
         self.target = target_for(model, tuple(drafter.tap_layers), config)
+        if hasattr(drafter, "attention"):
+            drafter.attention = self.target.attention  # one choice, and one report of what came of it
 
     def decode(
         self,

@@ -39,7 +39,9 @@ def splits(problem: Problem) -> bool:
     """Whether prefix and tail are attended apart; not in half precision, which would round both results."""
     queries, length = problem.queries, problem.sees.known_length()
     exact = queries.device.type == "cpu" and queries.dtype in (torch.float32, torch.float64)
-    return exact and not problem.sees.complete and problem.binding_window is None and (length or 0) >= SPLIT_FROM
+    return (
+        exact and not problem.sees.complete and problem.binding_window is None and (length or 0) >= SPLIT_FROM
+    )
 
 
 def prefix_and_tail(problem: Problem, rows: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class Attention:
 
     def report(self) -> dict[str, object]:
         """What a summary says: the backends that worked, and why others did not."""
-        used = list(self.used) if self.refused is None else ["the model's own"]
+        used = [*self.used, *([] if self.refused is None else ["the model's own"])]
         why = {"ours": [self.refused]} if self.refused is not None else {}
         declined = {name: list(reasons) for name, reasons in self.refusals.items()}
         return {"choice": self.choice, "used": used, "declined": {**why, **declined}}

@@ -63,7 +63,9 @@ class Sight:
         return self.attention.attend(Problem(queries, keys, values, self.sees, scale, self.window))
 
 
-def sight(layout: Layout, rule: LayerRule, committed: int, device: torch.device, attention: Attention) -> Sight:
+def sight(
+    layout: Layout, rule: LayerRule, committed: int, device: torch.device, attention: Attention
+) -> Sight:
     """A layer's rule over the committed rows and those of `layout` behind them."""
     sees = layout.owned
     if rule.causal:

@@ -9,14 +9,17 @@ import torch
 
 from reanchor import DecodeConfig, SamplingConfig
 from reanchor.attention.problem import Problem
-from reanchor.attention.table import BACKENDS
+from reanchor.attention.table import BACKENDS, Backend
 from reanchor.config import AttentionChoice
 from reanchor.decoder import SpeculativeDecoder
+from reanchor.drafters.loading import load_drafter
+from tests.drafters.test_matrix import NEW, PROMPT, fitted, target_of
+from tests.drafters.writer import DIALECTS
 from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 PLAIN_CHOICES = ["auto", "sdpa", "reference"]
-NEW = 24
+LONG = 24
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +28,7 @@ def no_grad():
         yield
 
 
-def run(model, prompt, script, mode, new=NEW, dense=False, **knobs):
+def run(model, prompt, script, mode, new=LONG, dense=False, **knobs):
     """Tokens, drafts accepted per round, backends used."""
     drafter = ScriptedDrafter(script, mode)
     decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack="hf" if dense else "auto", **knobs))
@@ -36,7 +39,7 @@ def run(model, prompt, script, mode, new=NEW, dense=False, **knobs):
     return tokens, [step.accepted for step in steps], decoder.target.attention.used
 
 
-def setup(family, new=NEW):
+def setup(family, new=LONG):
     model = tiny_target(family)
     prompt = torch.arange(3, 14)
     script = [*prompt.tolist(), *greedy(model, prompt, new + 8)]
@@ -53,7 +56,7 @@ def test_every_backend_decodes_the_same(family, mode, choice):
     tokens, accepted, used = run(model, prompt, script, mode, attention=choice)
     by_dense_mask = run(model, prompt, script, mode, dense=True)
     assert used and not by_dense_mask[2]
-    assert tokens == script[len(prompt) :][:NEW]
+    assert tokens == script[len(prompt) :][:LONG]
     assert (tokens, accepted) == by_dense_mask[:2]
     assert mode == "random" or max(accepted) > 1
 
@@ -93,6 +96,29 @@ def test_a_model_out_of_reach_decodes_by_its_own_attention_and_says_so(monkeypat
         SpeculativeDecoder(model, None, DecodeConfig(attention="sdpa", stack="hf"))
 
 
+@pytest.mark.parametrize("dialect", ["dflash", "dflash swa", "dflash2"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
+def test_draft_blocks_go_through_the_chosen_backend(dialect, family, tmp_path, monkeypatch):
+    """With a real block drafter: the same drafts, the same acceptance, and every block attended by the backend."""
+    target = target_of(family)
+    drafter = load_drafter(fitted(DIALECTS[dialect], target).save(tmp_path), target)
+    sizes, results = [], []
+    for choice in ("sdpa", "reference"):
+        sound = BACKENDS[choice]
+
+        def attend(given: Problem, sound: Backend = sound) -> torch.Tensor:
+            sizes.append(given.sees.tail - given.sees.queries)
+            return sound.attend(given)
+
+        monkeypatch.setitem(BACKENDS, choice, Backend(choice, sound.decline, attend))
+        decoder = SpeculativeDecoder(target, drafter, DecodeConfig(attention=choice))
+        steps = list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=NEW)))
+        results.append([(step.tokens, step.drafted, step.tree.tokens) for step in steps])
+        assert decoder.target.attention.used == (choice,)
+    assert results[0] == results[1]
+    assert any(size > 0 for size in sizes)  # blocks that read retained rows
+
+
 def test_the_knob_names_the_backends():
     assert set(AttentionChoice.__args__) == {"auto", *BACKENDS}
 
@@ -106,8 +132,6 @@ def test_a_wrong_backend_is_caught(monkeypatch):
         return sound(given)
 
     model, prompt, script = setup("qwen3")
-    monkeypatch.setitem(
-        BACKENDS, "reference", type(BACKENDS["reference"])("reference", lambda _: None, leaky)
-    )
+    monkeypatch.setitem(BACKENDS, "reference", Backend("reference", lambda _: None, leaky))
     tokens, _, _ = run(model, prompt, script, "second", attention="reference")
-    assert tokens != script[len(prompt) :][:NEW]
+    assert tokens != script[len(prompt) :][:LONG]
