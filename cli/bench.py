@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import click
 
 from reanchor.config import DecodeConfig, SamplingConfig
 
-from .console import console, say, usage_errors, write
+from .console import console, say, usage_errors
 from .options import options, pair_options, take
 
 if TYPE_CHECKING:
@@ -18,10 +17,14 @@ if TYPE_CHECKING:
     from reanchor.benchmark.run import Bench
     from reanchor.datasets import PromptSet
 
+    from .contest import Terms
+
 METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree")
+STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement")
 
 
 @click.command()
+@click.argument("files", nargs=-1)
 @click.option(
     "--dataset", multiple=True, help="A set of prompts by name; may be given again.  [default: demo]"
 )
@@ -33,16 +36,14 @@ METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree")
 @click.option("--limit", type=int, help="Prompts of every set.  [default: 100; whole AIME25 and MT-Bench]")
 @click.option("--choice-seed", default=0, show_default=True, help="Seed of the choice of prompts.")
 @click.option("--temperature", default="0", show_default=True, help="One or several, like 0,1.")
-@click.option(
-    "--method",
-    "methods",
-    multiple=True,
-    type=click.Choice(METHODS),
-    help="Who is measured; may be given again.  [default: all]",
-)
+@click.option("--method", "methods", multiple=True, type=click.Choice(METHODS),
+              help="Who is measured; may be given again.  [default: all]")  # fmt: skip
 @click.option(
     "--peer", "peers", multiple=True, type=click.Choice(("prompt-lookup", "zlab")), help="And who else."
 )
+@click.option("--ablation", type=click.Choice(STUDIES), help="One of the paper's ablations instead.")
+@click.option("--sweep", "sweeps", multiple=True,
+              help="A knob over values, like max_nodes=8,16,none, instead; may be given again.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Send prompts as they are, without the chat template.")
 @click.option("--thinking/--no-thinking", default=None, help="Thinking mode.  [default: off where known]")
 @pair_options
@@ -50,45 +51,71 @@ METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree")
 @options(SamplingConfig, without=("max_new_tokens", "temperature"))
 @options(DecodeConfig, without=("method",))
 @click.option(
-    "--output", help="The results file; an interrupted run goes on with it.  [default: a name of its own]"
+    "--output", help="The results file; an interrupted run goes on with it.  [default: its own name]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print figures as one JSON object.")
+@click.option("--report", is_flag=True, help="Measure nothing: show results FILES again, and compare two.")
+@click.option("--json", "form", flag_value="json", help="Print figures as one JSON object.")
+@click.option("--csv", "form", flag_value="csv", help="Print figures as CSV.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print the tables as Markdown.")
+@click.option("--plots", help="Draw the figures as PNG files into this folder.")
 def bench(**given: Any) -> None:
     """Measure plain decoding, DFlash, ReAnchor and ddtree side by side on the same prompts.
 
     Exits with 1 when a greedy output differs from plain decoding and rounding can't explain it.
     """
+    from .outlet import tell
+
     with usage_errors():
-        results = measured(given)
-        if tell(results, given):
-            raise click.exceptions.Exit(1)
+        if given["files"] and not given["report"]:
+            raise ValueError(f"what is {given['files'][0]}? Results are shown with --report FILE")
+        runs = read_runs(given["files"]) if given["report"] else [measured(given)]
+        faults = tell(runs, given["form"], given["plots"])
+    if faults and not given["report"]:
+        raise click.exceptions.Exit(1)
+
+
+def read_runs(files: tuple[str, ...]) -> list[Results]:
+    from reanchor.benchmark.results import read_results
+
+    if not files:
+        raise ValueError("--report shows results files; name one, or two to compare")
+    return [read_results(Path(file).expanduser()) for file in files]
 
 
 def measured(given: dict[str, Any]) -> Results:
     """The results of the run that the options describe, finished."""
-    from .contest import Terms, bench_of, contestants_of, header_of, output_path, prompt_sets, temperatures_of
+    from .contest import contestants_of, conversation_of, header_of, output_path, prompt_sets, study_of
     from .generate import load, warn_of_thinking
 
-    temperatures, sets = temperatures_of(given["temperature"]), prompt_sets(given)
-    decode = take(DecodeConfig, given)
+    study = study_of(given)
+    sets, terms = prompt_sets(given), terms_of(given)
+    with console.status("Loading"):
+        pair = load(terms.decode, {**given, "compare": False})
+    warn_of_thinking(pair, {**given, "thinking": bool(given["thinking"])})
+    conversation = conversation_of(pair, terms)
+    contestants = contestants_of(pair, terms, study)
+    header = header_of(pair, terms, sets, **study.header(), methods=[each.name for each in contestants])
+    path = Path(given["output"]).expanduser() if given["output"] else output_path(header)
+    if study.sweeps and not path.exists():
+        first = conversation.encode(sets[0].prompts[0].turns[:1], [])
+        header["costs"] = study.costs(pair, terms, first).to_dict()
+    return carry_out(terms.bench(pair, conversation, contestants), sets, terms.temperatures, path, header)
+
+
+def terms_of(given: dict[str, Any]) -> Terms:
+    from .contest import Terms, temperatures_of
+
     seed = 0 if given["seed"] is None else given["seed"]
-    sampling = SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], seed)
-    terms = Terms(
+    return Terms(
         given["target"],
         tuple(method for method in METHODS if method in (given["methods"] or METHODS)),
         tuple(dict.fromkeys(given["peers"])),
-        decode,
-        sampling,
-        temperatures,
+        take(DecodeConfig, given),
+        SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], seed),
+        temperatures_of(given["temperature"]),
         given["raw"],
         given["thinking"],
     )
-    with console.status("Loading"):
-        pair = load(decode, {**given, "compare": False})
-    warn_of_thinking(pair, given)
-    header = header_of(pair, terms, sets)
-    path = Path(given["output"]).expanduser() if given["output"] else output_path(header)
-    return carry_out(bench_of(pair, terms, contestants_of(pair, terms)), sets, temperatures, path, header)
 
 
 def carry_out(
@@ -112,26 +139,3 @@ def carry_out(
             for each in record.differences:
                 say(f"{record.dataset} {record.id}: {each}")
     return results
-
-
-def tell(results: Results, given: dict[str, Any]) -> int:
-    """Print the figures; the number of faults."""
-    from rich.console import Console
-
-    from reanchor.benchmark.report import cells
-
-    from .scoreboard import detail_table, main_table
-
-    found = cells(results.records)
-    if given["as_json"]:
-        figures = {"header": results.header, "cells": [each.to_dict() for each in found]}
-        write(json.dumps(figures, ensure_ascii=False) + "\n")
-    paper = console if given["as_json"] else Console(highlight=False)
-    if not paper.is_terminal:
-        paper.width = 200
-    title = f"{results.header['target']} + {results.header['drafter']}, {results.header['dtype']}"
-    for temperature in dict.fromkeys(each.temperature for each in found):
-        paper.print(main_table(found, temperature, title))
-    for dataset, temperature in dict.fromkeys((each.dataset, each.temperature) for each in found):
-        paper.print(detail_table(found, dataset, temperature))
-    return sum(each.fault for record in results.records for each in record.differences)

@@ -11,20 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import reanchor
+from reanchor.benchmark import ablations, costs, sweep
 from reanchor.benchmark.contestant import Contestant, Engine, HuggingFace
 from reanchor.benchmark.conversation import Conversation
+from reanchor.benchmark.costs import Costs
 from reanchor.benchmark.environment import environment
 from reanchor.benchmark.gate import Gate
 from reanchor.benchmark.peers import peer
+from reanchor.benchmark.report import PLAIN
 from reanchor.benchmark.run import Bench
+from reanchor.benchmark.sweep import Sweep
 from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.datasets import SUITES, PromptSet, load_file, load_set
+from reanchor.decoder import SpeculativeDecoder
 from reanchor.loading import Pair
 from reanchor.target import Target
 
 from .prompt import THINKING
-
-METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,38 @@ class Terms:
     temperatures: tuple[float, ...]
     raw: bool
     thinking: bool | None
+
+    def bench(self, pair: Pair, conversation: Conversation, contestants: Sequence[Contestant]) -> Bench:
+        target = Target(pair.target, (), self.decode.attention)
+        return Bench(contestants, conversation, Gate(target), self.sampling, target.context_length)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is measured in place of the methods: an ablation of the paper's, or knobs over values."""
+
+    ablation: str | None
+    sweeps: tuple[Sweep, ...]
+    texts: tuple[str, ...]
+
+    def header(self) -> dict[str, Any]:
+        named = {"ablation": self.ablation} if self.ablation else {}
+        return {**named, "sweep": list(self.texts)} if self.texts else named
+
+    def costs(self, pair: Pair, terms: Terms, prompt: list[int]) -> Costs:
+        """What passes of this machine cost, at the sizes that the sweeps ask for."""
+        decoder = SpeculativeDecoder(pair.target, pair.drafter, terms.decode)
+        asked = [value for each in self.sweeps if each.knob == "max_nodes" for value in each.values if value]
+        return costs.measure(decoder, prompt, sorted({*costs.WIDTHS, *asked}))
+
+
+def study_of(given: dict[str, Any]) -> Study:
+    texts = tuple(dict.fromkeys(given["sweeps"]))
+    if given["ablation"] and texts:
+        raise ValueError("--ablation and --sweep are runs of their own; give one of them")
+    if (given["ablation"] or texts) and (given["methods"] or given["peers"]):
+        raise ValueError("--ablation and --sweep choose their methods; drop --method and --peer")
+    return Study(given["ablation"], tuple(sweep.parse(text) for text in texts), texts)
 
 
 def temperatures_of(text: str) -> tuple[float, ...]:
@@ -76,15 +111,23 @@ def conversation_of(pair: Pair, terms: Terms) -> Conversation:
     return Conversation(pair.tokenizer, terms.raw, {known[1]: bool(terms.thinking)} if known else {})
 
 
-def contestants_of(pair: Pair, terms: Terms) -> list[Contestant]:
+def contestants_of(pair: Pair, terms: Terms, study: Study) -> list[Contestant]:
     """In the order they are shown; plain decoding first, since it is the reference."""
-    if not any(method in ("hf", "plain") for method in terms.methods):
+    if (study.ablation or study.sweeps) and pair.drafter is None:
+        raise ValueError("ablations and sweeps need a drafter; give --drafter")
+    if study.ablation and pair.drafter:
+        return ablations.contestants_of(
+            ablations.ABLATIONS[study.ablation], pair.target, pair.drafter, terms.decode
+        )
+    if study.sweeps and pair.drafter:
+        return sweep.contestants_of(study.sweeps, pair.target, pair.drafter, terms.decode)
+    if not any(method in PLAIN for method in terms.methods):
         raise ValueError("nothing to compare with: --method hf or --method plain must be among the methods")
     made: list[Contestant] = []
-    for method in METHODS:
-        if method == "hf" and method in terms.methods:
+    for method in terms.methods:
+        if method == "hf":
             made.append(HuggingFace("hf", pair.target))
-        elif method in terms.methods:
+        else:
             config = replace(terms.decode, method=method)  # type: ignore[arg-type]
             made.append(Engine(method, pair.target, pair.drafter, config))
     return made + [peer(name, pair.target, drafter_folder(pair)) for name in terms.peers]
@@ -98,13 +141,6 @@ def drafter_folder(pair: Pair) -> Path | None:
     return DEMO_DRAFTER if pair.drafter_name == "demo" else locate(pair.drafter_name)
 
 
-def bench_of(pair: Pair, terms: Terms, contestants: Sequence[Contestant]) -> Bench:
-    target = Target(pair.target, (), terms.decode.attention)
-    return Bench(
-        contestants, conversation_of(pair, terms), Gate(target), terms.sampling, target.context_length
-    )
-
-
 def header_of(pair: Pair, terms: Terms, sets: Sequence[PromptSet], **more: Any) -> dict[str, Any]:
     """Everything the figures depend on, in JSON's own types."""
     device = pair.target.device
@@ -116,7 +152,6 @@ def header_of(pair: Pair, terms: Terms, sets: Sequence[PromptSet], **more: Any) 
         "drafter": pair.drafter_name,
         "device": str(device),
         "dtype": str(pair.target.dtype).removeprefix("torch."),
-        "methods": [*terms.methods, *terms.peers],
         "decode": {name: value for name, value in asdict(terms.decode).items() if name != "method"},
         "sampling": asdict(replace(terms.sampling, temperature=0.0)),
         "temperatures": list(terms.temperatures),

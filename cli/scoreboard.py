@@ -1,48 +1,73 @@
-"""Figures of a run as tables: the papers' own shape, and one with everything else."""
+"""Figures of a run as grids: the papers' own shape, one with everything else, and the studies'."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.table import Table
+from reanchor.benchmark import costs, paper
+from reanchor.benchmark.ablations import ABLATIONS, Ablation
+from reanchor.benchmark.comparison import Contrast
+from reanchor.benchmark.costs import Costs
+from reanchor.benchmark.report import ALL, Cell, cells
+from reanchor.benchmark.results import Results
+from reanchor.benchmark.sweep import Sweep, parse
 
-from reanchor.benchmark.report import Cell
-
+from .grid import Grid
 from .summary import number, percent
 
 SHOWN = {"hf": "plain (HF generate)", "plain": "plain (our loop)"}
 
 
-def main_table(cells: Sequence[Cell], temperature: float, title: str) -> Table:
+def grids(results: Results) -> list[Grid]:
+    """What a results file has to show."""
+    found, header = cells(results.records), results.header
+    title = f"{header['target']} + {header['drafter']}, {header['dtype']}"
+    if header.get("ablation"):
+        return [ablation_grid(found, name, title) for name in [header["ablation"]]]
+    shown = [
+        main_grid(found, temperature, title) for temperature in dict.fromkeys(c.temperature for c in found)
+    ]
+    if header.get("sweep"):
+        for text in header["sweep"]:
+            shown += [
+                sweep_grid(found, parse(text), at) for at in dict.fromkeys(c.temperature for c in found)
+            ]
+        return [*shown, *cost_grids(costs.from_dict(header["costs"]))]
+    return shown + [
+        detail_grid(found, dataset, temperature)
+        for dataset, temperature in dict.fromkeys((each.dataset, each.temperature) for each in found)
+    ]
+
+
+def main_grid(found: Sequence[Cell], temperature: float, title: str) -> Grid:
     """Datasets across, methods down, tau / speed-up in every cell, the best in bold."""
-    chosen = [each for each in cells if each.temperature == temperature]
+    chosen = [each for each in found if each.temperature == temperature]
     datasets = list(dict.fromkeys(each.dataset for each in chosen))
-    table = Table(title=f"{title}, T={temperature:g}: τ / speed-up over plain", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    for dataset in datasets:
-        table.add_column(dataset, justify="right")
+    grid = Grid(
+        f"{title}, T={temperature:g}: τ / speed-up over plain, ± half a 95 % interval", ["method", *datasets]
+    )
     for method in dict.fromkeys(each.method for each in chosen):
-        row = [SHOWN.get(method, method)]
+        row = []
         for dataset in datasets:
-            found = [each for each in chosen if each.dataset == dataset]
-            one = next((each for each in found if each.method == method), None)
-            row.append("" if one is None else entry(one, found))
-        table.add_row(*row)
-    return table
+            rivals = [each for each in chosen if each.dataset == dataset]
+            one = next((each for each in rivals if each.method == method), None)
+            row.append("" if one is None else entry(one, rivals))
+        grid.add(SHOWN.get(method, method), *row)
+    return grid
 
 
 def entry(cell: Cell, rivals: Sequence[Cell]) -> str:
     tau = best(cell, rivals, lambda each: each.tau, f"{number(cell.tau)}{spread(cell.tau_interval)}")
     if cell.faults:
-        return f"{tau} / [red]{cell.faults} fault{'s' if cell.faults > 1 else ''}[/red]"
+        return f"{tau} / {cell.faults} fault{'s' if cell.faults > 1 else ''}"
     shown = f"{number(cell.speedup)}×{spread(cell.speedup_interval)}"
     return f"{tau} / {best(cell, rivals, lambda each: each.speedup, shown)}"
 
 
 def best(cell: Cell, rivals: Sequence[Cell], figure: Callable[[Cell], float | None], text: str) -> str:
     values = [value for each in rivals if (value := figure(each)) is not None]
-    return f"[bold]{text}[/bold]" if values and figure(cell) == max(values) else text
+    return f"**{text}**" if values and figure(cell) == max(values) else text
 
 
 def spread(interval: Any) -> str:
@@ -50,29 +75,31 @@ def spread(interval: Any) -> str:
     return "" if interval is None else f" ±{(interval[1] - interval[0]) / 2:.2f}"
 
 
-def detail_table(cells: Sequence[Cell], dataset: str, temperature: float) -> Table:
+DETAILS: dict[str, Callable[[Cell], str]] = {
+    "method": lambda each: SHOWN.get(each.method, each.method),
+    "prompts": lambda each: str(each.prompts),
+    "tokens": lambda each: str(each.tokens),
+    "tokens/s": lambda each: number(each.tokens_per_second, 1),
+    "TTFT ms": lambda each: number(each.seconds_to_first_token * 1000, 0),
+    "nodes": lambda each: number(each.nodes_per_round, 1),
+    "blocks": lambda each: number(each.blocks_per_round, 1),
+    "full rounds": lambda each: percent(each.full_rounds),
+    "draft assemble verify commit other": lambda each: stages(each.stage_seconds),
+    "peak MB": lambda each: "–" if each.peak_memory is None else f"{each.peak_memory / 1e6:.0f}",
+    "right answers": lambda each: right(each),
+    "ties/faults": lambda each: f"{each.ties}/{each.faults}",
+    "break-even τ": lambda each: number(break_even(each)),
+}
+
+
+def detail_grid(found: Sequence[Cell], dataset: str, temperature: float) -> Grid:
     """Everything else about one dataset: methods down."""
-    table = Table(title=f"{dataset}, T={temperature:g}", title_justify="left")
-    columns = {
-        "method": lambda each: SHOWN.get(each.method, each.method),
-        "prompts": lambda each: str(each.prompts),
-        "tokens": lambda each: str(each.tokens),
-        "tokens/s": lambda each: number(each.tokens_per_second, 1),
-        "TTFT ms": lambda each: number(each.seconds_to_first_token * 1000, 0),
-        "nodes": lambda each: number(each.nodes_per_round, 1),
-        "blocks": lambda each: number(each.blocks_per_round, 1),
-        "full rounds": lambda each: percent(each.full_rounds),
-        "draft/assemble/verify/commit/other": lambda each: stages(each.stage_seconds),
-        "peak MB": lambda each: "–" if each.peak_memory is None else f"{each.peak_memory / 1e6:.0f}",
-        "right answers": right,
-        "ties/faults": lambda each: f"{each.ties}/{each.faults}",
-    }
-    for name in columns:
-        table.add_column(name, justify="left" if name == "method" else "right")
-    for each in cells:
+    note = f"; the paper has {paper.FULL_ROUNDS[dataset]} full rounds" if dataset in paper.FULL_ROUNDS else ""
+    grid = Grid(f"{dataset}, T={temperature:g}{note}", list(DETAILS))
+    for each in found:
         if (each.dataset, each.temperature) == (dataset, temperature):
-            table.add_row(*(column(each) for column in columns.values()))
-    return table
+            grid.add(*(column(each) for column in DETAILS.values()))
+    return grid
 
 
 def stages(seconds: dict[str, float]) -> str:
@@ -82,3 +109,113 @@ def stages(seconds: dict[str, float]) -> str:
 
 def right(cell: Cell) -> str:
     return "not judged" if cell.accuracy is None else f"{cell.accuracy:.0%} of {cell.judged}"
+
+
+def break_even(cell: Cell) -> float | None:
+    """The acceptance length at which this method's rounds, as long as they are, cost what plain decoding does."""
+    return cell.tau / cell.speedup if cell.tau and cell.speedup else None
+
+
+def ablation_grid(found: Sequence[Cell], name: str, title: str) -> Grid:
+    """Rows as in the paper, datasets across, their mean, and what the paper's text says."""
+    ablation = ABLATIONS[name]
+    datasets = [each for each in dict.fromkeys(cell.dataset for cell in found) if each != ALL]
+    temperatures = dict.fromkeys(each.temperature for each in found)
+    columns = [
+        f"{each} T={at:g}" if len(temperatures) > 1 else each for at in temperatures for each in datasets
+    ]
+    grid = Grid(f"{ablation.title}: {title}", ["", *columns, "mean", f"paper ({paper.SETTING})"])
+    for row, figure in rows_of(ablation):
+        values = [
+            figure({c.method: c for c in found if (c.dataset, c.temperature) == (dataset, at)})
+            for at in temperatures
+            for dataset in datasets
+        ]
+        known = [value for value in values if value is not None]
+        mean = sum(known) / len(known) if known else None
+        form = percent if ablation.shares else number
+        grid.add(row, *(form(each) for each in (*values, mean)), ablation.paper.get(row, "–"))
+    for each in found:
+        if each.faults:
+            grid.add(
+                f"{each.method}: {each.faults} faults on {each.dataset}", *[""] * (len(grid.columns) - 1)
+            )
+    return grid
+
+
+def rows_of(ablation: Ablation) -> list[tuple[str, Callable[[dict[str, Cell]], float | None]]]:
+    """The rows' names, and each one's figure from the cells of one dataset by method."""
+    if ablation.shares:
+        variant = ablation.variants[0].name
+        return [
+            (each.name, lambda by, each=each: ratio(by[variant].counts, each.part, each.of))  # type: ignore[misc]
+            for each in ablation.shares
+        ]
+    return [
+        (each.name, lambda by, name=each.name: tau_of(by, name, ablation.against))  # type: ignore[misc]
+        for each in ablation.variants
+    ]
+
+
+def ratio(counts: dict[str, int], part: str, of: str) -> float | None:
+    return counts[part] / counts[of] if counts.get(of) else None
+
+
+def tau_of(by: dict[str, Cell], name: str, against: str | None) -> float | None:
+    tau, base = by[name].tau, 0.0 if against is None else by[against].tau
+    return None if tau is None or base is None else tau - base
+
+
+def sweep_grid(found: Sequence[Cell], sweep: Sweep, temperature: float) -> Grid:
+    """Values down; for each method acceptance, speed and the nodes it really used, over all datasets."""
+    figures = ("τ", "speed-up", "nodes", "break-even τ")
+    grid = Grid(
+        f"{sweep.knob}, T={temperature:g}",
+        [sweep.knob, *(f"{method} {figure}" for method in sweep.methods for figure in figures)],
+    )
+    last = {each.method: each for each in found if each.temperature == temperature}  # all datasets come last
+    for value in sweep.values:
+        row = []
+        for method in sweep.methods:
+            cell = last[sweep.name(method, value)]
+            row += [number(cell.tau), f"{number(cell.speedup)}×", number(cell.nodes_per_round, 1)]
+            row.append(number(break_even(cell)))
+        grid.add("none" if value is None else str(value), *row)
+    return grid
+
+
+def cost_grids(measured: Costs) -> list[Grid]:
+    """The two curves, and the acceptance length that a round of each size must have."""
+    blocks = list(measured.draft)
+    verify = Grid(
+        f"one verify pass behind {measured.context} tokens, and the τ at which a round breaks even",
+        ["nodes", "ms", "times one node", *(f"{count} block{'s' * (count > 1)}" for count in blocks)],
+    )
+    for nodes, seconds in measured.verify.items():
+        even = [number(measured.break_even(nodes, count)) for count in blocks]
+        verify.add(str(nodes), number(seconds * 1000), number(seconds / measured.verify[1]), *even)
+    draft = Grid("one draft", ["blocks", "ms", "times one block"])
+    for count, seconds in measured.draft.items():
+        draft.add(str(count), number(seconds * 1000), number(seconds / measured.draft[1]))
+    return [verify, draft]
+
+
+def contrast_grid(found: Sequence[Contrast], names: tuple[str, str]) -> Grid:
+    """Two runs, method by method; p from a paired test over prompts."""
+    grid = Grid(
+        f"A: {names[0]}, B: {names[1]}",
+        ["dataset, T, method", "prompts", "τ A → B", "p", "tokens/s B/A", "p", "speed-up A → B", "p"],
+    )
+    for each in found:
+        ups = "–" if each.speedups is None else f"{each.speedups[0]:.2f}× → {each.speedups[1]:.2f}×"
+        grid.add(
+            f"{each.dataset}, {each.temperature:g}, {SHOWN.get(each.method, each.method)}",
+            str(each.prompts),
+            f"{each.taus[0]:.2f} → {each.taus[1]:.2f}",
+            number(each.tau_p, 3),
+            number(each.speed_ratio),
+            number(each.speed_p, 3),
+            ups,
+            number(each.speedup_p, 3),
+        )
+    return grid

@@ -15,7 +15,7 @@ from reanchor.benchmark import record
 from reanchor.benchmark.record import Key, Record
 
 FORMAT = 1
-INCIDENTAL = ("started",)  # header fields in which two parts of one run may differ
+INCIDENTAL = ("started", "costs")  # header fields in which two parts of one run may differ
 
 
 @dataclass

@@ -1,0 +1,74 @@
+"""Where figures go: tables on a terminal, or JSON, CSV or Markdown on stdout, and pictures into a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from reanchor.benchmark.comparison import Contrast, contrasts
+from reanchor.benchmark.report import cells
+from reanchor.benchmark.results import Results
+
+from .console import say, write
+from .grid import Grid, csv_of
+from .scoreboard import contrast_grid, grids
+
+WIDTH = 200  # of tables that are not shown on a terminal
+
+
+def tell(runs: Sequence[Results], form: str | None, plots: str | None) -> int:
+    """Say what the runs show; the number of faults in them."""
+    found = contrasts(runs[0].records, runs[1].records) if len(runs) == 2 else []
+    if form == "json":
+        write(json.dumps(as_object(runs, found), ensure_ascii=False) + "\n")
+    elif form == "csv":
+        write("".join(csv_of(cells(each.records)) for each in runs))
+    else:
+        shown = [grid for each in runs for grid in grids(each)]
+        if found:
+            shown.append(contrast_grid(found, (runs[0].path.name, runs[1].path.name)))
+        show(shown, form == "markdown")
+    if plots is not None:
+        picture(runs, Path(plots).expanduser())
+    return sum(each.fault for run in runs for record in run.records for each in record.differences)
+
+
+def as_object(runs: Sequence[Results], found: Sequence[Contrast]) -> dict[str, Any]:
+    figures = [
+        {
+            "file": str(each.path),
+            "header": each.header,
+            "cells": [cell.to_dict() for cell in cells(each.records)],
+            "differences": [
+                {"dataset": record.dataset, "id": record.id, **vars(difference)}
+                for record in each.records
+                for difference in record.differences
+            ],
+        }
+        for each in runs
+    ]
+    return {"runs": figures, "comparison": [vars(each) for each in found]}
+
+
+def show(shown: Sequence[Grid], markdown: bool) -> None:
+    if markdown:
+        write("\n".join(grid.markdown() for grid in shown))
+        return
+    paper = Console(highlight=False)
+    if not paper.is_terminal:
+        paper.width = WIDTH
+    for grid in shown:
+        paper.print(grid.rich())
+
+
+def picture(runs: Sequence[Results], folder: Path) -> None:
+    from reanchor.benchmark.plots import draw
+
+    for each in runs:
+        own = folder if len(runs) == 1 else folder / each.path.stem
+        for path in draw(each.records, own):
+            say(f"drew {path}")
