@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .contest import Terms
 
-METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree")
+METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree", "carryover", "carryover-reanchor")
 STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement")
 
 
@@ -37,7 +37,7 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
 @click.option("--choice-seed", default=0, show_default=True, help="Seed of the choice of prompts.")
 @click.option("--temperature", default="0", show_default=True, help="One or several, like 0,1.")
 @click.option("--method", "methods", multiple=True, type=click.Choice(METHODS),
-              help="Who is measured; may be given again.  [default: all]")  # fmt: skip
+              help="Who is measured; may be given again.  [default: all that the drafter allows]")  # fmt: skip
 @click.option(
     "--peer", "peers", multiple=True, type=click.Choice(("prompt-lookup", "zlab")), help="And who else."
 )
@@ -49,7 +49,7 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
 @pair_options
 @click.option("--max-new-tokens", default=128, show_default=True, help="Tokens of every answer.")
 @options(SamplingConfig, without=("max_new_tokens", "temperature"))
-@options(DecodeConfig, without=("method",))
+@options(DecodeConfig, without=("method", "carryover"))
 @click.option(
     "--output", help="The results file; an interrupted run goes on with it.  [default: its own name]"
 )
@@ -108,7 +108,7 @@ def terms_of(given: dict[str, Any]) -> Terms:
     seed = 0 if given["seed"] is None else given["seed"]
     return Terms(
         given["target"],
-        tuple(method for method in METHODS if method in (given["methods"] or METHODS)),
+        tuple(method for method in METHODS if method in given["methods"]),
         tuple(dict.fromkeys(given["peers"])),
         take(DecodeConfig, given),
         SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], seed),

@@ -25,9 +25,18 @@ from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.datasets import SUITES, PromptSet, load_file, load_set
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.loading import Pair
-from reanchor.target import Target
 
 from .prompt import THINKING
+
+# what a method of the bench is in the engine's words; hf is no engine
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {"method": "plain", "carryover": False},
+    "dflash": {"method": "dflash", "carryover": False},
+    "reanchor": {"method": "reanchor", "carryover": False},
+    "ddtree": {"method": "ddtree", "carryover": False},
+    "carryover": {"method": "dflash", "carryover": True},
+    "carryover-reanchor": {"method": "reanchor", "carryover": True},
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Terms:
     thinking: bool | None
 
     def bench(self, pair: Pair, conversation: Conversation, contestants: Sequence[Contestant]) -> Bench:
-        target = Target(pair.target, (), self.decode.attention)
+        target = SpeculativeDecoder(pair.target, None, self.decode).target
         return Bench(contestants, conversation, Gate(target), self.sampling, target.context_length)
 
 
@@ -121,16 +130,25 @@ def contestants_of(pair: Pair, terms: Terms, study: Study) -> list[Contestant]:
         )
     if study.sweeps and pair.drafter:
         return sweep.contestants_of(study.sweeps, pair.target, pair.drafter, terms.decode)
-    if not any(method in PLAIN for method in terms.methods):
+    methods = terms.methods or usual(pair.drafter)
+    if not any(method in PLAIN for method in methods):
         raise ValueError("nothing to compare with: --method hf or --method plain must be among the methods")
     made: list[Contestant] = []
-    for method in terms.methods:
+    for method in methods:
         if method == "hf":
             made.append(HuggingFace("hf", pair.target))
         else:
-            config = replace(terms.decode, method=method)  # type: ignore[arg-type]
+            config = replace(terms.decode, **SETTINGS[method])
             made.append(Engine(method, pair.target, pair.drafter, config))
     return made + [peer(name, pair.target, drafter_folder(pair)) for name in terms.peers]
+
+
+def usual(drafter: Any) -> tuple[str, ...]:
+    """The methods of a run that names none: all that the drafter allows."""
+    if drafter is None:
+        return PLAIN
+    learned = ("carryover", "carryover-reanchor") if getattr(drafter, "carryover", False) else ()
+    return (*PLAIN, "dflash", "reanchor", "ddtree", *learned)
 
 
 def drafter_folder(pair: Pair) -> Path | None:

@@ -155,8 +155,6 @@ def load_set(
     name: str, data_dir: str | Path | None = None, limit: int | None = None, seed: int = 0
 ) -> PromptSet:
     """A set by name, from `data_dir` where one is given, else what ships or the hub."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1 prompt, got {limit}")
     if name == DEMO and data_dir is None:
         rows: Iterable[Prompt] = read_file(DEMO_FILE)
     elif data_dir is not None:
@@ -179,6 +177,8 @@ def load_file(path: str | Path, limit: int | None = None, seed: int = 0) -> Prom
 
 def chosen(name: str, prompts: tuple[Prompt, ...], limit: int | None, seed: int) -> PromptSet:
     """A random choice of `limit` prompts in the source's order; a smaller limit chooses among the same ones."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1 prompt, got {limit}")
     whole = name in SOURCES and SOURCES[name].whole
     count = limit if limit is not None else len(prompts) if whole else LIMIT
     order = list(range(len(prompts)))

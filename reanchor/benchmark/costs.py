@@ -56,10 +56,12 @@ def measure(
     ids = torch.tensor(prompt, device=target.device)
     cache, context = target.new_cache(), drafter.new_cache()
     drafter.commit(target.prefill(ids, cache).features, context)
-    tail = target.verify(bush(drafter.proposals + 1, prompt[-1]), cache)  # rejected states to draft from
+    tail = target.verify(
+        bush(drafter.proposals + 1, prompt[-1], target.vocabulary), cache
+    )  # rejected states to draft from
     retained = Retained(tuple(tail.logits.argmax(-1).tolist()[1:]), tail.features[1:])
     blocks = sorted({1, 2, 4, 8, len(retained) + 1} & set(range(1, len(retained) + 2)))
-    trees = {width: bush(width, prompt[-1]) for width in sorted({1, *widths})}
+    trees = {width: bush(width, prompt[-1], target.vocabulary) for width in sorted({1, *widths})}
     clock = Stopwatch(decoder.synchronize())
     passes = {width: partial(target.verify, tree, cache) for width, tree in trees.items()}
     drafts = {
@@ -69,11 +71,11 @@ def measure(
     return Costs(len(prompt), verify, draft)
 
 
-def bush(nodes: int, anchor: int) -> Tree:
+def bush(nodes: int, anchor: int, vocabulary: int) -> Tree:
     """A binary trie, as ragged as real ones are."""
     trie = Trie(anchor)
     for node in range(1, nodes):
-        trie.add((node - 1) // 2, node, 0)
+        trie.add((node - 1) // 2, node % vocabulary, 0)
     return trie.freeze()
 
 

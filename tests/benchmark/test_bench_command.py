@@ -1,0 +1,221 @@
+"""`reanchor bench` as a user meets it, on a pair of no size."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reanchor_cli.main import main
+
+from ..checkpoints import write_drafter, write_target
+
+Invoke = Callable[..., Result]
+ROWS = [
+    {"id": "one", "turns": ["add 2 and 3"], "reference": "5"},
+    {"id": "two", "turns": ["name a fruit", "and a root"]},
+    {"id": "three", "turns": ["say it again"]},
+]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("pair")
+    return write_target(root / "target"), write_drafter(root / "drafter")
+
+
+@pytest.fixture
+def bench(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+    target, drafter = map(str, pair)
+
+    def invoke(*arguments: str, short: bool = True) -> Result:
+        places = ("--target", target, "--drafter", drafter, "--device", "cpu")
+        length = ("--max-new-tokens", "10") if short else ()
+        return CliRunner().invoke(main, ["bench", *places, *length, *arguments])
+
+    return invoke
+
+
+def figures(result: Result) -> dict:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_json_holds_every_method_and_every_figure(bench):
+    given = figures(bench("--prompts", "own.jsonl", "--json"))
+    (run,) = given["runs"]
+    assert [cell["method"] for cell in run["cells"]] == ["hf", "plain", "dflash", "reanchor", "ddtree"]
+    for cell in run["cells"]:
+        assert cell["prompts"] == 3 and cell["faults"] == cell["ties"] == 0
+        assert cell["tau"] >= 1 and cell["tokens"] > 3 and cell["tokens_per_second"] > 0
+        low, high = cell["speedup_interval"]
+        assert low <= cell["speedup"] * 1.001 and high >= cell["speedup"] * 0.999
+    assert run["cells"][0]["tau"] == run["cells"][1]["tau"] == 1
+    assert max(cell["speedup"] for cell in run["cells"][:2]) == pytest.approx(1)
+    header = run["header"]
+    needed = {
+        "reanchor",
+        "torch",
+        "transformers",
+        "hardware",
+        "threads",
+        "commit",
+        "decode",
+        "sampling",
+        "dtype",
+    }
+    assert needed <= header.keys()
+    assert header["prompts"] == {"own": ["one", "two", "three"]}
+    assert Path(run["file"]).exists()
+
+
+def test_the_same_command_goes_on_and_another_does_not_touch_the_file(bench, tmp_path):
+    first = bench("--prompts", "own.jsonl", "--method", "plain", "--method", "dflash", "--output", "r.jsonl")
+    assert first.exit_code == 0, first.output
+    lines = (tmp_path / "r.jsonl").read_text().splitlines(keepends=True)
+    assert len(lines) == 4
+    (tmp_path / "r.jsonl").write_text("".join(lines[:2]))
+    again = bench("--prompts", "own.jsonl", "--method", "plain", "--method", "dflash", "--output", "r.jsonl")
+    assert "holds 1 of 3 prompts" in again.stderr
+    now = (tmp_path / "r.jsonl").read_text().splitlines(keepends=True)
+    assert now[:2] == lines[:2] and len(now) == 4
+    other = bench("--prompts", "own.jsonl", "--method", "plain", "--output", "r.jsonl")
+    assert other.exit_code == 2 and "another run (methods:" in other.stderr
+    assert (tmp_path / "r.jsonl").read_text().splitlines(keepends=True) == now
+
+
+def test_csv_and_markdown(bench):
+    run = ("--prompts", "own.jsonl", "--temperature", "0,1", "--output", "r.jsonl")
+    rows = list(csv.DictReader(io.StringIO(bench(*run, "--csv").stdout)))
+    assert [(row["temperature"], row["method"]) for row in rows[4:6]] == [("0.0", "ddtree"), ("1.0", "hf")]
+    columns = {"dataset", "tau", "tau_low", "tau_high", "speedup", "speedup_low", "verify_seconds", "faults"}
+    assert columns <= rows[0].keys()
+    assert all(value not in ("", None) for value in (rows[3]["tau_low"], rows[3]["draft_seconds"]))
+    text = bench("--report", "r.jsonl", "--markdown").stdout
+    assert text.count("| method | own |") == 2 and "| reanchor | " in text and "**" in text
+
+
+def test_a_table_and_its_best_are_shown(bench):
+    shown = bench("--prompts", "own.jsonl", "--limit", "2")
+    assert shown.exit_code == 0, shown.output
+    assert "plain (HF generate)" in shown.stdout and "break-even" in shown.stdout
+    assert "not judged" in shown.stdout  # an own file has no answers that could be compared
+
+
+def test_two_runs_are_compared(bench):
+    for name in ("a", "b"):
+        bench(
+            "--prompts", "own.jsonl", "--method", "plain", "--method", "dflash", "--output", f"{name}.jsonl"
+        )
+    given = figures(bench("--report", "a.jsonl", "b.jsonl", "--json"))
+    dflash = given["comparison"][1]
+    assert (dflash["method"], dflash["prompts"], dflash["tau_p"]) == ("dflash", 3, 1.0)
+    assert dflash["taus"][0] == dflash["taus"][1]
+    assert "A: a.jsonl, B: b.jsonl" in bench("--report", "a.jsonl", "b.jsonl").stdout
+
+
+@pytest.mark.parametrize("name", ["components", "attach", "scope", "alignment", "earliest", "agreement"])
+def test_every_ablation_runs(bench, name):
+    shown = bench("--prompts", "own.jsonl", "--limit", "2", "--ablation", name, "--output", "a.jsonl")
+    assert shown.exit_code == 0, shown.output
+    assert "paper (Qwen3-4B" in shown.stdout
+    assert bench("--report", "a.jsonl").stdout == shown.stdout
+
+
+def test_a_sweep_shows_budgets_and_costs(bench):
+    sweep = ("--sweep", "max_nodes=4,8,none", "--sweep", "max_shifts=0,1")
+    shown = bench("--prompts", "own.jsonl", "--limit", "1", *sweep, "--output", "s.jsonl")
+    assert shown.exit_code == 0, shown.output
+    for part in ("ddtree τ", "max_shifts, T=0", "one verify pass behind", "times one block"):
+        assert part in shown.stdout
+    header = json.loads(Path("s.jsonl").read_text().splitlines()[0])
+    assert set(header["costs"]["verify"]) >= {"1", "4", "8", "128"}
+    assert bench("--report", "s.jsonl").stdout == shown.stdout
+
+
+def test_pictures_are_drawn(bench):
+    pytest.importorskip("matplotlib")
+    done = bench("--prompts", "own.jsonl", "--plots", "pictures")
+    assert done.exit_code == 0, done.output
+    drawn = {path.name: path.read_bytes() for path in Path("pictures").iterdir()}
+    names = ("acceptance-lengths", "position-acceptance", "tau", "speedup", "time-split", "nodes-accepted")
+    assert set(drawn) == {f"{name}-T0.png" for name in names}
+    assert all(data.startswith(b"\x89PNG") and len(data) > 5000 for data in drawn.values())
+
+
+def test_peers_run_beside_us(bench):
+    run = (
+        "--prompts",
+        "own.jsonl",
+        "--method",
+        "hf",
+        "--method",
+        "dflash",
+        "--peer",
+        "prompt-lookup",
+        "--json",
+    )
+    lookup = figures(bench(*run))["runs"][0]["cells"][2]
+    assert lookup["method"] == "prompt-lookup" and lookup["tau"] >= 1 and lookup["faults"] == 0
+
+
+def test_zlab_runs_beside_us(bench):
+    pytest.importorskip("dflash.model")
+    run = ("--prompts", "own.jsonl", "--method", "hf", "--method", "dflash", "--peer", "zlab", "--json")
+    cells = figures(bench(*run))["runs"][0]["cells"]
+    assert cells[2]["method"] == "zlab" and cells[2]["faults"] == 0
+    assert cells[2]["tau"] == cells[1]["tau"]  # the same chain of the same drafter
+
+
+def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
+    from reanchor.benchmark.contestant import Engine
+
+    honest = Engine.decode
+
+    def broken(self, ids, sampling):
+        outcome = honest(self, ids, sampling)
+        if self.name == "reanchor":
+            outcome.tokens[3] = outcome.tokens[3] % 40 + 1
+        return outcome
+
+    monkeypatch.setattr(Engine, "decode", broken)
+    shown = bench("--prompts", "own.jsonl", "--limit", "2")
+    assert shown.exit_code == 1
+    assert "faults" in shown.stdout and "reanchor: token 3 differs" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("--dataset", "gsm9k"), "no dataset 'gsm9k': known are demo, gsm8k"),
+        (("--dataset", "gsm8k", "--data-dir", "nowhere"), "no folder"),
+        (("--dataset", "gsm8k", "--data-dir", "."), "no gsm8k.jsonl in ., which has own"),
+        (("--prompts", "missing.jsonl"), "cannot read the prompts of missing.jsonl"),
+        (("--prompts", "own.jsonl", "--temperature", "warm"), "--temperature must be numbers"),
+        (("--prompts", "own.jsonl", "--limit", "0"), "limit must be at least 1"),
+        (("--prompts", "own.jsonl", "--method", "dflash"), "nothing to compare with"),
+        (("--prompts", "own.jsonl", "--sweep", "speed=1"), "--sweep takes KNOB=VALUE"),
+        (("--prompts", "own.jsonl", "--sweep", "max_nodes=few"), "'few' is no whole number"),
+        (("--prompts", "own.jsonl", "--sweep", "attach=there"), "attach must be one of"),
+        (("--prompts", "own.jsonl", "--sweep", "max_nodes=4", "--ablation", "attach"), "runs of their own"),
+        (("--prompts", "own.jsonl", "--ablation", "attach", "--method", "hf"), "choose their methods"),
+        (("--prompts", "own.jsonl", "--method", "hf", "--method", "carryover"), "not trained to read"),
+        (("--report",), "name one"),
+        (("--report", "own.jsonl"), "no results file of this version"),
+        (("--report", "gone.jsonl"), "cannot read the results"),
+        (("own.jsonl",), "Results are shown with --report"),
+    ],
+)
+def test_mistakes_are_named(bench, arguments, said, tmp_path):
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    result = bench(*arguments)
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.stderr.split())
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
