@@ -65,7 +65,7 @@ def test_the_whole_json(generate, pair):
     printed = json.loads(result.stdout)
     tokens = expected(pair, "u:Hi\na:", 24)
     stats = printed.pop("stats")
-    assert printed.pop("attention")["used"]
+    assert printed.pop("attention")["used"] and printed.pop("stack")["used"]
     assert printed == {
         "reanchor": __import__("reanchor").__version__,
         "target": str(pair[0]),
@@ -124,6 +124,16 @@ def test_the_prompt_comes_from_anywhere(generate, tmp_path):
     ]
     assert {result.exit_code for result in results} == {0}
     assert len({result.stdout for result in results}) == 1
+
+
+def test_stop_text_ends_the_answer(generate, pair):
+    whole = tokenizer().decode(expected(pair, "u:Hi\na:", 24))
+    stop = whole[9:11]
+    result = generate(
+        "--prompt", "Hi", "--max-new-tokens", "24", "--stop", stop, "--stop", "never~", "--json"
+    )
+    printed = json.loads(result.stdout)
+    assert printed["text"] == whole[: whole.index(stop) + 2] and printed["finish_reason"] == "stop"
 
 
 def test_the_end_token_ends_the_answer(generate, pair, tmp_path):
@@ -319,10 +329,11 @@ def test_text_arrives_before_the_end_and_whole():
 def test_every_knob_is_an_option_with_its_help():
     shown = " ".join(CliRunner().invoke(main, ["generate", "-h"], terminal_width=400).output.split())
     for knob in (*fields(DecodeConfig), *fields(SamplingConfig)):
-        assert (
-            f"--{knob.name.replace('_', '-')} " in shown and " ".join(knob.metadata["help"].split()) in shown
-        )
-        if knob.default is not None:
+        assert f"--{knob.name.replace('_', '-')} " in shown
+        assert " ".join(knob.metadata["help"].split()) in shown
+        if isinstance(knob.default, bool):
+            assert f"[default: {'' if knob.default else 'no-'}{knob.name.replace('_', '-')}]" in shown
+        elif knob.default is not None:
             assert f"[default: {knob.default}]" in shown
 
 

@@ -196,4 +196,5 @@ def test_the_embedded_target_is_what_its_file_holds(demo_pair):
     assert weight.dtype == torch.float32 and torch.equal(weight, unpacked)
     chat = demo_pair.tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
     assert chat.endswith("<|im_start|>user\nHi<|im_end|>\n")
-    assert demo_pair.target.generation_config.eos_token_id == demo_pair.tokenizer.eos_token_id
+    end = demo_pair.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert demo_pair.target.generation_config.eos_token_id == end
