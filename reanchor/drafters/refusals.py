@@ -18,6 +18,7 @@ def refuse_foreign(checkpoint: Checkpoint, shapes: Shapes, keys: Keys) -> None:
     for reason in (
         quantised(checkpoint),
         bundled(checkpoint),
+        mask_embedding(checkpoint),
         laguna(shapes),
         sinks(shapes, keys),
         gated_queries(shapes, keys),
@@ -49,6 +50,15 @@ def bundled(checkpoint: Checkpoint) -> str | None:
     found = [name for name in checkpoint.shapes if name.startswith(("mtp.", "model.mtp."))]
     return (
         found and f"holds a drafter bundled in its target ({found[0]!r}): not a DFlash-family drafter" or None
+    )
+
+
+def mask_embedding(checkpoint: Checkpoint) -> str | None:
+    path = checkpoint.folder / "mask_embedding.pt"
+    return (
+        f"brings an embedding of its own for the mask token ({path.name}): not supported"
+        if path.exists()
+        else None
     )
 
 

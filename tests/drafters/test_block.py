@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
 import torch
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedModel
 
 from reanchor.core import Draft, Retained
 from reanchor.drafters.block import BlockDrafter
 from reanchor.drafters.loading import load_drafter
 
 from .oracle import expected_block
-from .writer import DIALECTS, Facts, H, V, Written, dflash, tiny_target
+from .writer import DIALECTS, HD, Facts, H, V, Written, dflash, dflash_nested, tiny_target
 
 TARGET = tiny_target().requires_grad_(False)
 FULL, SLIDING = "full_attention", "sliding_attention"
 MIX = {"layer_types": [SLIDING, FULL], "sliding_window": 6, "use_sliding_window": True}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def stretched(theta: float, factor: float, low: float, high: float, original: int) -> tuple[float, ...]:
+    """llama3: slow pairs divided by the factor, fast ones kept, those between blended."""
+    found = []
+    for pair in range(HD // 2):
+        plain = theta ** (-2 * pair / HD)
+        turns = original * plain / (2 * math.pi)
+        blend = min(max((turns - low) / (high - low), 0), 1)
+        found.append(plain * (blend + (1 - blend) / factor))
+    return tuple(found)
+
+
 CASES = DIALECTS | {
+    "rope linear": dflash(
+        Facts(frequencies=tuple(10000.0 ** (-2 * pair / HD) / 4 for pair in range(HD // 2))),
+        rope_scaling={"type": "linear", "factor": 4.0},
+    ),
+    "rope llama3": dflash(
+        Facts(theta=500.0, frequencies=stretched(500.0, 8.0, 1.0, 4.0, 64)), rope_scaling=LLAMA3
+    ),
+    "rope dynamic, within its length": dflash(rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
+    "rope of a hybrid target": dflash_nested(
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.25,
+            "mrope_section": [1, 1, 2],
+            "mrope_interleaved": True,
+        }
+    ),
     "bias": dflash(Facts(bias=True, theta=500.0, eps=1e-5)),
     "wide window": dflash(Facts(rules=((True, 64), (False, None))), **(MIX | {"sliding_window": 64})),
     "window both ways": dflash(Facts(rules=((False, 6), (False, None))), **MIX, is_causal=False),
@@ -45,13 +86,20 @@ def rows(count: int, written: Written, seed: int) -> torch.Tensor:
     return torch.randn(count, len(written.facts.taps) * H, generator=generator, dtype=torch.float64)
 
 
-def check(draft: Draft, written: Written, features: torch.Tensor, anchor: int, retained: Retained) -> None:
+def check(
+    draft: Draft,
+    written: Written,
+    features: torch.Tensor,
+    anchor: int,
+    retained: Retained,
+    target: PreTrainedModel = TARGET,
+) -> None:
     """Candidates and log-probabilities cover all that is scored, so every logit is compared."""
     assert draft.candidates is not None and draft.log_probs is not None
     for row, offset in enumerate(draft.offsets):
         first = retained.tokens[offset - 1] if offset else anchor
         seen = features if not offset else torch.cat([features, retained.features[:offset]])  # type: ignore[index]
-        expected = expected_block(written, TARGET, seen, first)
+        expected = expected_block(written, target, seen, first)
         assert draft.blocks[row] == [first, *expected.tokens]
         for slot, log_probs in enumerate(expected.log_probs):
             ids = draft.candidates[row, slot].tolist()
@@ -119,9 +167,9 @@ def test_wrong_feature_width_names_the_taps(pair: tuple[Written, BlockDrafter]) 
         pair[1].commit(torch.zeros(2, H), pair[1].new_cache())
 
 
-def test_confidence_threshold_cuts_each_block(tmp_path: object) -> None:
+def test_confidence_threshold_cuts_each_block(tmp_path: Path) -> None:
     written = DIALECTS["deepspec vanilla"]
-    folder = written.save(tmp_path)  # type: ignore[arg-type]
+    folder = written.save(tmp_path)
     whole = load_drafter(folder, TARGET)
     retained, cache = Retained((5, 6, 8), rows(3, written, 5)), whole.new_cache()
     whole.commit(rows(11, written, 4), cache)
@@ -136,3 +184,46 @@ def test_confidence_threshold_cuts_each_block(tmp_path: object) -> None:
         kept = next((at for at, value in enumerate(sure) if value < threshold), len(sure))
         assert block == full[: 1 + kept]
     assert len({len(block) for block in draft.blocks}) > 1
+
+
+def test_a_borrowed_embedding_scales_as_its_target_does(tmp_path: Path) -> None:
+    """Gemma's embedding module multiplies by the root of the width; the drafter's config says nothing of it."""
+    config = Gemma3TextConfig(
+        vocab_size=V,
+        hidden_size=H,
+        intermediate_size=48,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=HD,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(4)
+    target = Gemma3ForCausalLM(config).double().eval().requires_grad_(False)
+    scale = float(target.get_input_embeddings().embed_scale)
+    assert scale == pytest.approx(H**0.5, rel=1e-3)
+    written = dflash(Facts(embedding_scale=scale, softcap=3.0), final_logit_softcapping=3.0)
+    drafter, retained = load_drafter(written.save(tmp_path), target), Retained((5, 6), rows(2, written, 9))
+    cache = drafter.new_cache()
+    drafter.commit(rows(7, written, 8), cache)
+    check(drafter.draft(7, retained, (1, 2), cache, V), written, rows(7, written, 8), 7, retained, target)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_another_precision_than_the_targets(dialect: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """The drafter's own tensors in `dtype`, the borrowed ends in the target's."""
+    written = DIALECTS[dialect]
+    folder = written.save(tmp_path)
+    same, other = load_drafter(folder, TARGET), load_drafter(folder, TARGET, dtype=dtype)
+    floats = {tensor.dtype for tensor in other.state_dict().values() if tensor.is_floating_point()}
+    assert floats == {dtype}
+    drafts = []
+    for drafter in (same, other):
+        cache = drafter.new_cache()
+        drafter.commit(rows(9, written, 8), cache)
+        drafts.append(drafter.draft(7, Retained((5, 6), rows(2, written, 9)), (1, 2), cache, 1))
+    if dtype is torch.float32:
+        assert drafts[0].blocks == drafts[1].blocks
+    assert [len(block) for block in drafts[1].blocks] == [written.facts.proposals + 1] * 3

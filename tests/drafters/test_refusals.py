@@ -236,6 +236,13 @@ def test_shards_load_as_one(tmp_path: Path) -> None:
     assert parts.config.mask_token_id == MASK
 
 
+def test_a_mask_embedding_of_its_own(tmp_path: Path) -> None:
+    """It would be drafted with the wrong embedding if the file were passed over."""
+    (dflash().save(tmp_path) / "mask_embedding.pt").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"mask_embedding\.pt"):
+        load_drafter(tmp_path, TARGET)
+
+
 def test_a_target_without_a_head(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no output head"):
         load_drafter(dflash().save(tmp_path), TARGET.model)
