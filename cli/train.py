@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reanchor.training.config import TrainConfig
+from reanchor.training.record_config import RecordConfig
 from reanchor.training.shape import Shape
 
 from .console import say, usage_errors
 from .options import options, take
+
+if TYPE_CHECKING:
+    from reanchor.training.recording import Question
 
 
 @click.group()
@@ -20,10 +25,42 @@ def train() -> None:
     """Train a drafter on its target's own responses."""
 
 
+def use_recipe(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
+    """Options that the command line leaves out come from the recipe's section of this command's name."""
+    if path is None:
+        return
+    try:
+        recipe = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"cannot read the recipe {str(path)!r}: {error}", context) from error
+    section = recipe.get(context.info_name, {}) if isinstance(recipe, dict) else None
+    if not isinstance(section, dict):
+        raise click.UsageError(f"the recipe {str(path)!r} must hold an object for every command", context)
+    unknown = sorted(section.keys() - {option.name for option in context.command.params})
+    if unknown:
+        raise click.UsageError(
+            f"the recipe's section {context.info_name!r} has {', '.join(unknown)}, which the command doesn't know; "
+            "options are written as in --help, with _ for -",
+            context,
+        )
+    context.default_map = section
+
+
+recipe = click.option(
+    "--recipe",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=use_recipe,
+    help="JSON file with options; the command line overrides it.",
+)
+
+
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: what every training stage is told."""
     path = click.Path(path_type=Path)
     for option in (
+        recipe,
         click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out."),
         click.option("--features", type=path, help="Folder that keeps the target's features once computed."),
         click.option("--device", help="cpu, cuda, cuda:1.  [default: cuda where there is one]"),
@@ -36,6 +73,57 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+@train.command()
+@recipe
+@click.option("--prompts", multiple=True, help="JSONL of prompts (field turns); may be given again.")
+@click.option(
+    "--dataset", multiple=True, help="A set by name, such as ultrachat or magpie; may be given again."
+)
+@click.option("--limit", type=int, help="Prompts of every set.  [default: all]")
+@click.option("--raw", is_flag=True, help="Send prompts as they are, without the chat template.")
+@click.option("--thinking/--no-thinking", default=None, help="Thinking mode, where the target has one.")
+@click.option("--target", default="demo", show_default=True, help="Folder, .gguf file, hub id, or demo.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="Of the target.")
+@click.option("--device", help="cpu, cuda, cuda:1.  [default: cuda where there is one]")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file; it is gone on with.")
+@options(RecordConfig)
+def responses(**given: Any) -> None:
+    """Let the target answer prompts, once, for all training on them."""
+    with usage_errors():
+        config = take(RecordConfig, given)
+        from reanchor.loading import load_target
+        from reanchor.training.recording import record
+
+        model, tokenizer = load_target(given["target"], given["dtype"], given["device"], say)
+        if tokenizer is None:
+            raise ValueError(f"the target {given['target']!r} has no tokenizer to read prompts with")
+        record(model, questions(given, tokenizer), given["out"], config, say)
+    click.echo(given["out"])
+
+
+def questions(given: dict[str, Any], tokenizer: Any) -> list[Question]:
+    """The first turn of every prompt: what later turns would be said to is not known yet."""
+    from reanchor.datasets import load_file, load_set
+    from reanchor.training.recording import Question
+
+    from .prompt import prompt_ids
+
+    everything = 1 << 62 if given["limit"] is None else given["limit"]
+    sets = [load_file(path, everything) for path in given["prompts"]]
+    sets += [load_set(name, limit=everything) for name in given["dataset"]]
+    if not sets:
+        raise ValueError("nothing to answer: give --prompts FILE or --dataset NAME")
+    return [
+        Question(
+            f"{each.name}/{prompt.id}",
+            each.name,
+            prompt_ids(prompt.turns[0], tokenizer, given["raw"], thinking=given["thinking"]),
+        )
+        for each in sets
+        for prompt in each.prompts
+    ]
 
 
 @train.command()

@@ -125,6 +125,13 @@ SOURCES = {
         ("HuggingFaceH4/mt_bench_prompts",), "train", field_of("prompt"), key="prompt_id", whole=True
     ),
     "alpaca": Source(("tatsu-lab/alpaca",), "train", alpaca_turns, field_of("output")),
+    "ultrachat": Source(("HuggingFaceH4/ultrachat_200k",), "train_sft", only_turn, key="prompt_id"),
+    "magpie": Source(
+        ("Magpie-Align/Magpie-Llama-3.1-Pro-300K-Filtered",),
+        "train",
+        lambda row: [row["instruction"]],
+        key="uuid",
+    ),
     "speculators-humaneval": speculators("HumanEval"),
     "speculators-tool_call": speculators("tool_call"),
     "speculators-math_reasoning": speculators("math_reasoning"),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
+
+from reanchor.config import knob
 
 Precision = Literal["no", "bf16", "fp16"]
 Schedule = Literal["cosine", "constant"]
 DECAY = {16: 7.0, 10: 5.0, 8: 4.0}  # gamma by block size, as published
-
-
-def knob(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)

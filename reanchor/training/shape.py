@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reanchor.training.config import knob
+from reanchor.config import knob
 
 
 @dataclass(frozen=True)
