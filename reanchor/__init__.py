@@ -23,6 +23,7 @@ _HOME = {
     "SpeculativeDecoder": "decoder",
     "Stats": "stats",
     "Step": "core",
+    "load_drafter": "drafters.loading",
 }
 __all__ = [
     "DecodeConfig",
@@ -32,6 +33,7 @@ __all__ = [
     "SpeculativeDecoder",
     "Stats",
     "Step",
+    "load_drafter",
 ]
 
 

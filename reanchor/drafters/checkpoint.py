@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
 
 class Checkpoint:
@@ -54,7 +54,9 @@ class Checkpoint:
         return value
 
     def _files(self) -> list[Path]:
-        if (self.folder / INDEX).exists():
+        if (self.folder / WHOLE).exists():
+            names = [WHOLE]
+        elif (self.folder / INDEX).exists():
             names = sorted(set(self._json(INDEX).get("weight_map", {}).values()))
         else:
             names = sorted(path.name for path in self.folder.glob("*.safetensors"))

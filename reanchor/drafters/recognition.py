@@ -53,10 +53,14 @@ def family_of(shapes: Shapes, keys: Keys) -> Family:
         return "dflash2"
     if starting(shapes, "prefix_gru.") or projector in ("domino", "causal_v5"):
         return "domino"
-    architectures = " ".join(keys.get("architectures", []))
     if starting(shapes, "markov_head.", "confidence_head.") or keys.get("markov_rank") is not None:
         return "dspark"
-    return "dspark" if projector == "dspark" or "DSpark" in architectures else "dflash"
+    named = says_dspark(keys) and "lm_head.weight" in shapes  # a name counts only beside what it brings
+    return "dspark" if projector == "dspark" or named else "dflash"
+
+
+def says_dspark(keys: Keys) -> bool:
+    return any("DSpark" in str(name) for name in keys.get("architectures", []))
 
 
 def dialect_of(shapes: Shapes, keys: Keys, family: Family) -> str:
@@ -186,6 +190,11 @@ def is_shifted(keys: Keys, dialect: str, family: Family, block: int) -> bool:
         return bool(anchor)
     if dialect == "speculators":
         return proposed == block if proposed is not None else family in ("dspark", "domino")
+    if family == "dflash" and says_dspark(keys):
+        raise ValueError(
+            f"the class is {keys.get('architectures')}, and nothing else in the checkpoint is of DSpark: add "
+            "sample_from_anchor to config.json, true if the anchor's slot predicts the token after it"
+        )
     return family == "dspark"
 
 

@@ -92,7 +92,7 @@ def gated_queries(shapes: Shapes, keys: Keys) -> str | None:
 def fused(shapes: Shapes) -> str | None:
     signs = [name for name in shapes if ".qkv_proj." in name or ".gate_up_proj." in name]
     return (
-        f"holds fused projections ({signs[0]!r}): split them as its exporter's other formats do"
+        f"holds fused projections ({signs[0]!r}): export it with q_proj, k_proj, v_proj apart"
         if signs
         else None
     )

@@ -79,3 +79,88 @@ def test_damage_ends_with_code_two(tmp_path: Path) -> None:
     result = inspect(written.save(tmp_path))
     assert result.exit_code == 2 and result.stdout == ""
     assert "missing: layers.1.mlp.up_proj.weight" in result.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name"),
+    [
+        ("deepspec vanilla", "DFlashDraftModel"),
+        ("deepspec dflash", "DFlashQwen3DSparkModel"),
+        ("dflash2", "DFlashDraftModel"),
+        ("domino shifted", "DominoDraftModel"),
+        ("speculators dspark", "Anything"),
+        ("dflash", "Anything"),
+    ],
+)
+def test_a_renamed_class_changes_nothing(dialect: str, name: str, tmp_path: Path) -> None:
+    written = DIALECTS[dialect]
+    found = json.loads(inspect(written.save(tmp_path / "as-is"), "--json").stdout)
+    renamed = deepcopy(written)
+    renamed.config["architectures"] = [name]
+    assert json.loads(inspect(renamed.save(tmp_path / "renamed"), "--json").stdout) == found
+
+
+@pytest.mark.parametrize(
+    ("keys", "proposals"),
+    [
+        ({"sample_from_anchor": True}, 4),
+        ({"sample_from_anchor": False, "shift_label": True}, 3),
+        ({"dspark_bonus_anchor": False}, 4),
+        ({"dspark_bonus_anchor": True, "shift_label": True}, 3),
+        ({"shift_label": True}, 4),
+        ({}, 3),
+    ],
+)
+def test_alignment_by_the_most_explicit_key(keys: dict[str, bool], proposals: int, tmp_path: Path) -> None:
+    for number, nested in enumerate((False, True)):
+        written = deepcopy(DIALECTS["dflash"])
+        (written.config["dflash_config"] if nested else written.config).update(keys)
+        found = json.loads(inspect(written.save(tmp_path / str(number)), "--json").stdout)
+        assert found["proposals"] == proposals
+
+
+def test_a_bonus_anchor_makes_dspark_unshifted(tmp_path: Path) -> None:
+    written = deepcopy(DIALECTS["deepspec vanilla"])
+    written.config["dspark_bonus_anchor"] = True
+    assert json.loads(inspect(written.save(tmp_path), "--json").stdout)["proposals"] == 3
+
+
+ATTENTION: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["2 × full, bidirectional"]),
+    ({"is_causal": True}, ["2 × full, causal"]),
+    ({"is_causal": False, "causal": True}, ["2 × full, bidirectional"]),
+    ({"causal": True}, ["2 × full, causal"]),
+    (
+        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 9},
+        ["1 × window 9, causal", "1 × full, bidirectional"],
+    ),
+    (
+        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 9, "is_causal": False},
+        ["1 × window 9, bidirectional", "1 × full, bidirectional"],
+    ),
+    (
+        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 9}
+        | {"sliding_window_non_causal": True},
+        ["1 × window 9, bidirectional", "1 × full, bidirectional"],
+    ),
+    ({"use_swa": True, "swa_window_size": 7}, ["2 × window 7, bidirectional"]),
+    ({"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}, [
+        "1 × full, bidirectional", "1 × window 9, causal",
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "expected"), ATTENTION)
+def test_who_sees_whom(keys: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    written = deepcopy(DIALECTS["dflash"])
+    written.config.update(keys)
+    assert json.loads(inspect(written.save(tmp_path), "--json").stdout)["attention"] == expected
+
+
+def test_taps_of_the_first_vintage_are_spaced_by_rule(tmp_path: Path) -> None:
+    """As Qwen3-8B's would be: five layers over 36 give 1, 9, 17, 25, 33."""
+    written = deepcopy(DIALECTS["dflash"])
+    del written.config["dflash_config"]["target_layer_ids"]
+    written.config["num_target_layers"] = 12
+    written.tensors["fc.weight"] = written.tensors["fc.weight"][:, :64].contiguous()
+    assert json.loads(inspect(written.save(tmp_path), "--json").stdout)["target_layers_read"] == [1, 9]

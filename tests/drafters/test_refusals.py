@@ -99,6 +99,7 @@ CASES: dict[str, tuple[str, Damage, str]] = {
         "no Markov head",
     ),
     "too few temperatures": ("deepspec vanilla", config(confidence_temperatures=[1.0]), "4 positive numbers"),
+    "DSpark in name only": ("dflash", config(architectures=["Qwen3DSparkModel"]), "sample_from_anchor"),
     "two dialects mixed": (
         "dflash2",
         lambda written: written.tensors.update(gru_tensors()),
