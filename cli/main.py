@@ -12,6 +12,7 @@ COMMANDS = {
     "generate": "Answer a prompt.",
     "inspect": "Say what a drafter's checkpoint is.",
     "bench": "Measure speed and acceptance, gated on equal output.",
+    "doctor": "Say what this machine can do, and whether a pair fits together.",
     "train": "Train a drafter.",
 }
 
