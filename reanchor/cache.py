@@ -79,7 +79,7 @@ class TreeCache(Cache):
         self.length = 0
         self.capacity = 0
         self._device_length: Tensor | None = None
-        self.handed_over = False  # decoding is over; passes of HF commit their own rows
+        self.handed_over = False
         self.buffers: dict[str, Tensor] = {}  # kind of layer -> [layers, 2, 1, heads, capacity, head_dim]
         self.own_layers = [TreeLayer(self, index) for index in range(own)]
         super().__init__(layers=list(self.own_layers))
@@ -142,6 +142,13 @@ class TreeCache(Cache):
     def catch_up(self, count: int) -> None:
         """The host learns what `commit_on_device` committed."""
         self.length += count
+
+    def hand_over(self) -> None:
+        """Decoding is over: passes of HF commit their own rows from here on, as in HF's caches."""
+        self.handed_over = True
+        for layer in self.own_layers:
+            layer.keys, layer.values = self._rows(layer.index)
+            layer.is_initialized = True
 
     def _set_length(self, length: int) -> None:
         self.length = length

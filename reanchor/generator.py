@@ -210,7 +210,7 @@ class _Run:
             if self.streamer is not None:
                 self.streamer.put(torch.tensor(step.tokens))
         assert cache is not None
-        cache.handed_over = True
+        cache.hand_over()
         return _Row(tokens, recorder.stats, record, cache)
 
     def _output(
@@ -259,6 +259,8 @@ def check_mode(config: GenerationConfig, batch: int) -> None:
 
 def unpadded(prompt: Tensor, mask: Tensor) -> Tensor:
     """The prompt without its left padding; ValueError when the mask hides anything else. prompt, mask: [P]"""
+    if not bool(mask.any()):
+        return prompt[:0]
     start = int(mask.long().argmax())
     if not bool(mask[start:].all()):
         raise ValueError(

@@ -48,7 +48,9 @@ FAMILIES = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=7)),
     "gemma2": lambda: Gemma2ForCausalLM(
-        Gemma2Config(**SHAPE, tie_word_embeddings=False, sliding_window=7, layer_types=MIX)
+        Gemma2Config(
+            **SHAPE, attn_implementation="eager", tie_word_embeddings=False, sliding_window=7, layer_types=MIX
+        )
     ),
     "gemma3": lambda: Gemma3ForCausalLM(
         Gemma3TextConfig(**SHAPE, tie_word_embeddings=False, sliding_window=7, layer_types=MIX)

@@ -47,11 +47,21 @@ def refusal(model: nn.Module) -> str | None:
         return f"{name} does not take its attention from transformers' attention interface"
     if any(getattr(layer, "sinks", None) is not None for layer in layers):
         return f"{name} has attention sinks, which no backend computes"
+    if ignores_soft_cap(model):
+        return "transformers' sdpa leaves the soft cap of the scores out, ours would not; load it with eager attention"
     for layer in layers:
         unknown = sorted(set(getattr(layer.config, "layer_types", None) or ()) - set(LAYER_TYPES))
         if unknown:
             return f"{name} has layers of type {', '.join(map(str, unknown))}"
     return None
+
+
+def ignores_soft_cap(model: nn.Module) -> bool:
+    """Does the model's own attention compute without the soft cap its config names? transformers before 5.20 did."""
+    config = model.config.get_text_config()  # type: ignore[operator, union-attr]
+    return (
+        config._attn_implementation == "sdpa" and getattr(config, "attn_logit_softcapping", None) is not None
+    )
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from reanchor.attention.huggingface import ignores_soft_cap
+
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh", "gelu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # Rotary frequencies that do not change with the length: their tables can be made ahead.
@@ -99,6 +101,10 @@ def describe(model: PreTrainedModel) -> Description:
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
     if activation not in ACTIVATIONS:
         raise Undescribed(f"the activation {activation!r} is none of {', '.join(ACTIVATIONS)}")
+    if family.softcap and ignores_soft_cap(model):
+        raise Undescribed(
+            "transformers' sdpa leaves the soft cap of the scores out; load it with eager attention"
+        )
     if getattr(config, "use_bidirectional_attention", False):
         raise Undescribed("its attention is bidirectional")
     shapes = tuple(layer_shape(layer.self_attn, config, family) for layer in model.get_decoder().layers)

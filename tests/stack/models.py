@@ -50,10 +50,13 @@ VARIANTS = {
         Qwen3Config(**SHAPE, use_sliding_window=True, sliding_window=7, layer_types=MIX)
     ),
     "gemma2 tied": lambda: Gemma2ForCausalLM(
-        Gemma2Config(**SHAPE, sliding_window=7, layer_types=MIX, query_pre_attn_scalar=24)
+        Gemma2Config(
+            attn_implementation="eager", **SHAPE, sliding_window=7, layer_types=MIX, query_pre_attn_scalar=24
+        )
     ),
     "gemma2 uncapped": lambda: Gemma2ForCausalLM(
         Gemma2Config(
+            attn_implementation="eager",
             **SHAPE,
             sliding_window=7,
             layer_types=MIX,
