@@ -1,7 +1,7 @@
 # make demo      environment, installation, and a first answer from the embedded pair
 # make test      the tests
 # make check     lint, format and types;  make fix repairs what it can
-# make bench     the benchmark on the embedded pair
+# make bench     the benchmark on the embedded pair: every method on a set of prompts, some minutes
 # PYTHON=python3.12 make test   chooses the interpreter of a new environment
 
 PYTHON ?= python3
