@@ -100,7 +100,9 @@ def warn_of_thinking(pair: Pair, given: dict[str, Any]) -> None:
 def report(done: Run, pair: Pair, request: Request, given: dict[str, Any]) -> None:
     from .summary import as_object, summary
 
-    printed = as_object(done, pair, {"target": given["target"], "drafter": given["drafter"]})
+    printed = as_object(
+        done, pair, {"target": given["target"], "drafter": given["drafter"], **request.to_dict()}
+    )
     console.print(summary(done, pair))
     if given["show_trie"] or given["show_round"] is not None:
         draw(done, pair, given["show_round"])

@@ -20,6 +20,9 @@ class Request:
     sampling: SamplingConfig
     stop: tuple[str, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        return {"prompt_ids": self.ids, "sampling_config": asdict(self.sampling), "stop": list(self.stop)}
+
 
 @dataclass(frozen=True)
 class Run:

@@ -70,6 +70,10 @@ def test_the_whole_json(generate, pair):
         "reanchor": __import__("reanchor").__version__,
         "target": str(pair[0]),
         "drafter": str(pair[1]),
+        "prompt_ids": ids_of("u:Hi\na:"),
+        "sampling_config": {knob.name: knob.default for knob in fields(SamplingConfig)}
+        | {"max_new_tokens": 24},
+        "stop": [],
         "device": "cpu",
         "dtype": "float32",
         "text": "".join(([""] + CHARACTERS)[token] for token in tokens),
