@@ -44,6 +44,9 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
 @click.option("--ablation", type=click.Choice(STUDIES), help="One of the paper's ablations instead.")
 @click.option("--sweep", "sweeps", multiple=True,
               help="A knob over values, like max_nodes=8,16,none, instead; may be given again.")  # fmt: skip
+@click.option("--analysis", type=click.Choice(("recall", "reconvergence", "attention")),
+              help="What rejected states do for a Carryover drafter, instead.")  # fmt: skip
+@click.option("--baseline", help="With --analysis recall: the drafter it continues, to compare with.")
 @click.option("--raw", is_flag=True, help="Send prompts as they are, without the chat template.")
 @click.option("--thinking/--no-thinking", default=None, help="Thinking mode.  [default: off where known]")
 @pair_options
@@ -68,6 +71,10 @@ def bench(**given: Any) -> None:
     with usage_errors():
         if given["files"] and not given["report"]:
             raise ValueError(f"what is {given['files'][0]}? Results are shown with --report FILE")
+        if given["analysis"]:
+            from .analysis import analyse
+
+            return analyse(given, terms_of(given))
         runs = read_runs(given["files"]) if given["report"] else [measured(given)]
         faults = tell(runs, given["form"], given["plots"])
     if faults and not given["report"]:

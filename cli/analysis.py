@@ -1,0 +1,110 @@
+"""`reanchor bench --analysis`: what rejected states do for a Carryover drafter, as tables, JSON and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reanchor.datasets import PromptSet
+from reanchor.loading import Pair, drafter_for
+from reanchor.training import diagnostics, pictures
+from reanchor.training.observation import Observed, observe
+
+from .console import console, say, write
+from .contest import conversation_of, prompt_sets
+from .generate import load
+from .grid import Grid
+from .outlet import show
+
+Rows = list[dict[str, Any]]
+Tables = dict[str, Rows]
+TITLES = {
+    "recall": "Recall of the target's tokens at the same anchors",
+    "reconvergence": "Local gain of carried rows by re-convergence count",
+    "datasets": "Rejected rounds by dataset",
+    "attention": "Share of attention on carried rows",
+}
+
+
+def analyse(given: dict[str, Any], terms: Any) -> None:
+    with console.status("Loading"):
+        pair = load(terms.decode, {**given, "compare": False})
+        baseline = None if given["baseline"] is None else drafter_for(given["baseline"], pair.target)
+    if pair.drafter is None or not getattr(pair.drafter, "carryover", False):
+        raise ValueError(
+            "--analysis needs a drafter that reads rejected states: give --drafter one of `reanchor train carryover`"
+        )
+    check_fit(pair, baseline)
+    seen = watched(pair, prompt_sets(given), terms)
+    tables = MAKERS[given["analysis"]](seen, pair.drafter, baseline)
+    if given["form"] == "json":
+        write(json.dumps({"analysis": given["analysis"], "tables": tables}) + "\n")
+    else:
+        show([grid(TITLES[name], rows) for name, rows in tables.items()], given["form"] == "markdown")
+    if given["plots"]:
+        for path in pictures.draw(tables, Path(given["plots"]).expanduser()):
+            say(f"drew {path}")
+
+
+def check_fit(pair: Pair, baseline: Any) -> None:
+    """The three are compared at the same anchors over the same features."""
+    if baseline is None:
+        return
+    for name in ("tap_layers", "proposals"):
+        ours, theirs = getattr(pair.drafter, name), getattr(baseline, name)
+        if ours != theirs:
+            raise ValueError(
+                f"the baseline has {name} {theirs}, the drafter {ours}: give the one it continues"
+            )
+
+
+def watched(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[Observed]]:
+    """Greedy decodes of every set's prompts, first turns only."""
+    conversation = conversation_of(pair, terms)
+    ends = pair.target.generation_config.eos_token_id
+    end_ids = tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
+    found: dict[str, list[Observed]] = {}
+    for each in sets:
+        found[each.name] = []
+        for place, prompt in enumerate(each.prompts, 1):
+            ids = conversation.encode(prompt.turns[:1], [])
+            one = observe(pair.target, pair.drafter, ids, terms.sampling.max_new_tokens, end_ids)  # type: ignore[arg-type]
+            found[each.name] += [] if one is None else [one]
+            say(f"{each.name}: {place}/{len(each.prompts)} prompts decoded")
+    return found
+
+
+def recall(seen: dict[str, list[Observed]], drafter: Any, baseline: Any) -> Tables:
+    return {"recall": diagnostics.recall([one for some in seen.values() for one in some], drafter, baseline)}
+
+
+def reconvergence(seen: dict[str, list[Observed]], drafter: Any, _baseline: Any) -> Tables:
+    rounds = {name: diagnostics.rejected_rounds(some, drafter) for name, some in seen.items()}
+    everything = [row for rows in rounds.values() for row in rows]
+    return {
+        "reconvergence": diagnostics.by_reconvergence(everything),
+        "datasets": diagnostics.by_dataset(rounds),
+    }
+
+
+def attention(seen: dict[str, list[Observed]], drafter: Any, _baseline: Any) -> Tables:
+    return {"attention": diagnostics.attention([one for some in seen.values() for one in some], drafter)}
+
+
+MAKERS: dict[str, Callable[..., Tables]] = {
+    "recall": recall,
+    "reconvergence": reconvergence,
+    "attention": attention,
+}
+
+
+def grid(title: str, rows: Rows) -> Grid:
+    columns = list(rows[0]) if rows else ["nothing was observed"]
+    made = Grid(title, columns)
+    for row in rows:
+        made.add(
+            *(f"{row[name]:.3f}" if isinstance(row[name], float) else str(row[name]) for name in columns)
+        )
+    return made

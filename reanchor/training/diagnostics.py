@@ -1,0 +1,188 @@
+"""What rejected states do for a Carryover drafter, measured at the anchors of its own decodes.
+
+Recall of the target's tokens with and without them, how far the rejected branch foretold what was written, and how
+much attention they get (paper, 5.1, 5.2, appendices B to E).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reanchor.drafters.block import BlockDrafter
+from reanchor.drafters.rotary import rotate
+from reanchor.training.observation import Observed, candidates
+from reanchor.training.packed import block_states
+
+TOP = 16
+Rows = list[dict[str, Any]]
+
+
+def recall(seen: Sequence[Observed], drafter: BlockDrafter, baseline: BlockDrafter | None) -> Rows:
+    """Recall@1 and @16 by draft position, over rounds that carry-over-on (and the baseline) got right so far."""
+    hits: dict[tuple[int, str], list[tuple[bool, bool]]] = defaultdict(list)
+    for each in seen:
+        truth = each.truth(drafter.proposals)
+        found = {"on": candidates(drafter, each, True, TOP), "off": candidates(drafter, each, False, TOP)}
+        if baseline is not None:
+            found["baseline"] = candidates(baseline, each, False, TOP)
+        first = {name: tokens[..., 0] == truth for name, tokens in found.items()}  # [A, K]
+        right = first["on"] & first["baseline"] if baseline is not None else first["on"]
+        so_far = torch.cat([torch.ones_like(right[:, :1]), right[:, :-1].long().cumprod(1).bool()], dim=1)
+        for name, tokens in found.items():
+            among = (tokens == truth[..., None]).any(-1)
+            for block, slot in so_far.nonzero().tolist():
+                hits[slot, name].append((bool(first[name][block, slot]), bool(among[block, slot])))
+    return [
+        {"position": slot, "variant": name, "rounds": len(some)}
+        | share("recall_1", [one for one, _ in some])
+        | share("recall_16", [all_ for _, all_ in some])
+        for (slot, name), some in sorted(hits.items())
+    ]
+
+
+def share(name: str, values: Sequence[bool]) -> dict[str, float]:
+    """A share and the half-width of its 95 % interval, by the normal approximation."""
+    mean = sum(values) / len(values)
+    return {name: mean, f"{name}_error": 1.96 * math.sqrt(mean * (1 - mean) / len(values))}
+
+
+def reconvergence(tokens: Sequence[int], written: Sequence[int]) -> int:
+    """R: predictions along the rejected branch that the text confirms, a place to either side allowed."""
+    return sum(
+        any(0 <= q + shift < len(tokens) and tokens[q + shift] == word for shift in (-1, 0, 1))
+        for q, word in enumerate(written[: len(tokens)])
+    )
+
+
+def rejected_rounds(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
+    """One row a round that had rejected states: their number, agreement after rejection, R, and the local gain."""
+    rows: Rows = []
+    for each in seen:
+        accepted = {}
+        for name, carried in (("on", True), ("off", False)):
+            right = candidates(drafter, each, carried, 1)[..., 0] == each.truth(drafter.proposals)
+            accepted[name] = right.long().cumprod(1).sum(1).tolist()
+        text = each.ids.tolist()
+        for block, place in enumerate(each.whole):
+            now, before = each.rounds[place], each.rounds[place - 1]
+            if not place or not now.retained:
+                continue
+            tokens, after = now.retained.tokens, now.position + 1
+            drafted = before.block[after - before.position :]
+            rows.append(
+                {
+                    "states": len(tokens),
+                    "agreement": sum(one == other for one, other in zip(drafted, tokens, strict=False)),
+                    "R": reconvergence(tokens, text[after : after + len(tokens)]),
+                    "gain": accepted["on"][block] - accepted["off"][block],
+                }
+            )
+    return rows
+
+
+def by_reconvergence(rounds: Rows) -> Rows:
+    """Mean local gain by R, and what else the rounds of that R have."""
+    groups: dict[int, Rows] = defaultdict(list)
+    for each in rounds:
+        groups[each["R"]].append(each)
+    return [
+        {"R": value, "rounds": len(group)}
+        | {name: sum(each[name] for each in group) / len(group) for name in ("gain", "states", "agreement")}
+        for value, group in sorted(groups.items())
+    ]
+
+
+def by_dataset(rounds: Mapping[str, Rows]) -> Rows:
+    """Means of every dataset's rejected rounds, and how each statistic goes with the gain across them."""
+    names = ("states", "agreement", "R", "gain")
+    table: Rows = [
+        {"dataset": dataset, "rounds": len(rows)}
+        | {name: sum(each[name] for each in rows) / len(rows) for name in names}
+        for dataset, rows in rounds.items()
+        if rows
+    ]
+    if len(table) < 3:
+        return table
+    gains = torch.tensor([[row["gain"] for row in table]])
+    row: dict[str, Any] = {
+        "dataset": "correlation with gain",
+        "rounds": sum(each["rounds"] for each in table),
+    }
+    for name in names:
+        pair = torch.cat([torch.tensor([[each[name] for each in table]]).float(), gains.float()])
+        row[name] = float(torch.corrcoef(pair)[0, 1])
+    return [*table, row]
+
+
+def attention(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
+    """Share of a slot's attention that carried rows get, by their number, averaged over heads and rounds."""
+    shares: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for each in seen:
+        size, rows = drafter.block_size, len(each.carried.owners)
+        if not rows:
+            continue
+        counts = torch.bincount(each.carried.owners, minlength=len(each.anchors)).tolist()
+        for layer, weights in enumerate(attended(drafter, each)):  # [S, heads, T]
+            slots = len(each.anchors) * size
+            mass = weights[..., -slots - rows : -slots].sum(-1).mean(1).view(-1, size).mean(1)  # [A]
+            for count, value in zip(counts, mass.tolist(), strict=True):
+                if count:
+                    shares[layer, count].append(value)
+    layers = sorted({layer for layer, _ in shares})
+    table: Rows = []
+    for count in [*sorted({count for _, count in shares}), None]:
+        found = {
+            layer: [
+                value
+                for (at, n), some in shares.items()
+                if at == layer and count in (None, n)
+                for value in some
+            ]
+            for layer in layers
+        }
+        row: dict[str, Any] = {"states": "all" if count is None else count, "rounds": len(found[layers[0]])}
+        row |= {f"layer_{layer}": sum(some) / len(some) for layer, some in found.items()}
+        row["mass"] = sum(row[f"layer_{layer}"] for layer in layers) / len(layers)
+        table.append(row)
+    return table
+
+
+@torch.no_grad()
+def attended(drafter: BlockDrafter, seen: Observed) -> list[Tensor]:
+    """Attention weights of every layer in one packed pass, [S, heads, T] each."""
+    found: list[Tensor] = []
+
+    def keep(module: nn.Module, given: tuple[Any, ...]) -> None:
+        slots, context, angles, _, mask = given
+        found.append(weights_of(module, slots, context, angles, mask))
+
+    modules = [
+        drafter.body.get_submodule(f"layers.{layer}.self_attn") for layer in range(drafter.config.layers)
+    ]
+    handles = [each.register_forward_pre_hook(keep) for each in modules]
+    try:
+        block_states(drafter, seen.ids, seen.features, seen.anchors, seen.carried)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def weights_of(
+    attention: Any, slots: Tensor, context: Tensor, angles: tuple[Tensor, Tensor], mask: Tensor
+) -> Tensor:
+    """softmax(q k) of one layer under a boolean mask [S * groups, T]. -> [S, heads, T]"""
+    behind = (angles[0][len(context) :], angles[1][len(context) :])
+    queries = rotate(attention.q_norm(attention.split(attention.q_proj(slots))), behind)  # [S, heads, hd]
+    rows = torch.cat([context, slots])
+    keys = rotate(attention.k_norm(attention.split(attention.k_proj(rows))), angles)  # [T, kv heads, hd]
+    groups = queries.shape[1] // keys.shape[1]
+    scores = torch.einsum("shd,thd->sht", queries, keys.repeat_interleave(groups, 1)) * attention.scale
+    visible = mask.view(len(slots), groups, -1)[:, :1]  # a group's heads see the same
+    return scores.float().masked_fill(~visible, float("-inf")).softmax(-1)

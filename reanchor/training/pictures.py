@@ -1,0 +1,71 @@
+"""Diagnostics of carried rows as pictures; it needs matplotlib, imported here at first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Rows = list[dict[str, Any]]
+
+
+def draw(tables: Mapping[str, Rows], folder: Path) -> list[Path]:
+    """One PNG a table that holds anything."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for name, rows in tables.items():
+        if not rows:
+            continue
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        PICTURES[name](figure, rows)
+        figure.savefig(folder / f"{name}.png", dpi=120)
+        drawn.append(folder / f"{name}.png")
+    return drawn
+
+
+def recall(figure: Any, rows: Rows) -> None:
+    for axes, measure in zip(figure.subplots(1, 2), ("recall_1", "recall_16"), strict=True):
+        for variant in dict.fromkeys(row["variant"] for row in rows):
+            own = [row for row in rows if row["variant"] == variant]
+            axes.errorbar(
+                [row["position"] for row in own],
+                [row[measure] for row in own],
+                [row[f"{measure}_error"] for row in own],
+                label=variant,
+                capsize=2,
+            )
+        axes.set(xlabel="draft position", ylabel=measure.replace("_", "@"))
+        axes.legend()
+
+
+def reconvergence(figure: Any, rows: Rows) -> None:
+    axes = figure.subplots()
+    axes.bar([row["R"] for row in rows], [row["gain"] for row in rows])
+    axes.set(xlabel="re-converged positions R", ylabel="drafts accepted, on less off")
+
+
+def datasets(figure: Any, rows: Rows) -> None:
+    axes = figure.subplots()
+    for row in rows:
+        if row["dataset"] != "correlation with gain":
+            axes.scatter(row["R"], row["gain"])
+            axes.annotate(row["dataset"], (row["R"], row["gain"]))
+    axes.set(xlabel="re-converged positions a rejected round", ylabel="drafts accepted, on less off")
+
+
+def attention(figure: Any, rows: Rows) -> None:
+    axes = figure.subplots()
+    axes.bar([str(row["states"]) for row in rows], [row["mass"] for row in rows])
+    axes.set(xlabel="rejected states", ylabel="share of attention on carried rows")
+
+
+PICTURES: dict[str, Callable[[Any, Rows], None]] = {
+    "recall": recall,
+    "reconvergence": reconvergence,
+    "datasets": datasets,
+    "attention": attention,
+}

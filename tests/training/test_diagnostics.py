@@ -1,0 +1,167 @@
+"""The diagnostics on a drafter that learned the planted task, and their definitions by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
+from reanchor.drafters.loading import load_drafter
+from reanchor.training import diagnostics
+from reanchor.training.observation import observe
+from reanchor.training.packed import block_states
+from reanchor.training.shape import Shape
+from reanchor.training.start import begin
+from reanchor_cli.main import main
+from tests.training import planted
+
+MODEL = planted.planted_target()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Untrained, but not at random: copies of the target's layer, with an embedding of carried rows."""
+    place = tmp_path_factory.mktemp("drafter")
+    begin(place, None, Shape(4, "0", "0", planted.MASK), MODEL, True)
+    return place
+
+
+@pytest.fixture(scope="module")
+def drafter(folder):
+    return load_drafter(folder, MODEL)
+
+
+@pytest.fixture(scope="module")
+def seen(drafter):
+    return [observe(MODEL, drafter, prompt, 24, ()) for prompt, _ in planted.texts(3, 1)]
+
+
+def test_watching_changes_nothing(drafter, seen):
+    prompt = planted.texts(1, 1)[0][0]
+    decoder = SpeculativeDecoder(MODEL, drafter, DecodeConfig("dflash", carryover=True))
+    steps = list(decoder.decode(prompt, SamplingConfig(24)))
+    text = prompt + [token for step in steps for token in step.tokens]
+    assert seen[0].ids.tolist() == text
+    lengths = [sum(len(step.tokens) for step in steps[:place]) for place in range(1, len(steps))]
+    positions = [each.position for each in seen[0].rounds]
+    # a round in which only the bonus is still allowed drafts nothing
+    assert positions == [len(prompt) + length - 1 for length in lengths][: len(positions)]
+    assert len(lengths) - len(positions) <= 1
+
+
+def test_reconvergence_by_hand():
+    assert diagnostics.reconvergence([4, 5, 6], [4, 5, 6]) == 3
+    assert diagnostics.reconvergence([4, 5, 6], [9, 4, 5]) == 2  # one place late
+    assert diagnostics.reconvergence([4, 5, 6], [5, 6, 9]) == 2  # one place early
+    assert diagnostics.reconvergence([4, 5, 6], [6, 9, 9]) == 0  # two places off
+    assert diagnostics.reconvergence([4, 5, 6], [4]) == 1  # the text ends
+
+
+def test_recall_by_hand(drafter, seen):
+    rows = diagnostics.recall(seen, drafter, drafter)
+    first = [row for row in rows if row["position"] == 0]
+    assert {row["variant"] for row in first} == {"on", "off", "baseline"}
+    assert len({row["rounds"] for row in first}) == 1
+    assert first[0]["rounds"] == sum(len(each.anchors) for each in seen)
+    by_name = {row["variant"]: row for row in first}
+    assert by_name["off"]["recall_1"] == by_name["baseline"]["recall_1"]
+    right = 0
+    for each in seen:
+        hidden = block_states(drafter, each.ids, each.features, each.anchors, each.carried)
+        right += int((drafter.score(hidden)[:, 0].argmax(-1) == each.ids[each.anchors + 1]).sum())
+    assert by_name["on"]["recall_1"] == pytest.approx(right / by_name["on"]["rounds"])
+    assert all(row["recall_1"] <= row["recall_16"] <= 1 for row in rows)
+
+
+def test_the_packed_replay_drafts_what_the_decode_drafted(drafter, seen):
+    for each in seen:
+        hidden = block_states(drafter, each.ids, each.features, each.anchors, each.carried)
+        tokens = drafter.propose(hidden, each.ids[each.anchors]).tokens.tolist()
+        assert tokens == [list(each.rounds[place].block[1:]) for place in each.whole]
+
+
+def test_attention_weights_are_those_of_the_pass(drafter, seen):
+    """Weights times values give what the layer's attention gives."""
+    one = seen[0]
+    layer = drafter.body.layers[0].self_attn
+    kept = {}
+    handle = layer.register_forward_hook(lambda _module, given, out: kept.update(given=given, out=out))
+    block_states(drafter, one.ids, one.features, one.anchors, one.carried)
+    handle.remove()
+    slots, context, _angles, _store, _mask = kept["given"]
+    weights = diagnostics.attended(drafter, one)[0]  # [S, heads, T]
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+    values = layer.split(layer.v_proj(torch.cat([context, slots])))  # [T, kv heads, hd]
+    values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
+    out = torch.einsum("sht,thd->shd", weights, values).flatten(1)
+    torch.testing.assert_close(layer.o_proj(out), kept["out"], atol=1e-5, rtol=1e-4)
+
+
+def test_attention_shares(drafter, seen):
+    rows = diagnostics.attention(seen, drafter)
+    assert rows[-1]["states"] == "all" and 0 < rows[-1]["mass"] < 1
+    assert rows[-1]["rounds"] == sum(row["rounds"] for row in rows[:-1])
+
+
+def test_datasets_and_their_correlation():
+    def rounds(r, gain):
+        return [{"states": 3, "agreement": 1, "R": r, "gain": gain}] * 2
+
+    table = diagnostics.by_dataset({"a": rounds(1, 0), "b": rounds(2, 1), "c": rounds(3, 2)})
+    assert [row["dataset"] for row in table] == ["a", "b", "c", "correlation with gain"]
+    assert table[-1]["R"] == pytest.approx(1.0) and table[0]["R"] == 1 and table[2]["gain"] == 2
+    assert len(diagnostics.by_dataset({"a": rounds(1, 0)})) == 1
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    place = tmp_path_factory.mktemp("target")
+    MODEL.save_pretrained(place)
+    words = Tokenizer(models.WordLevel({str(number): number for number in range(planted.V)}, unk_token="0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(place)
+    return place
+
+
+@pytest.mark.parametrize("analysis", ["recall", "reconvergence", "attention"])
+def test_the_command(target, folder, tmp_path, analysis):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(
+        "".join(
+            json.dumps({"id": str(place), "turns": [" ".join(map(str, prompt))]}) + "\n"
+            for place, (prompt, _) in enumerate(planted.texts(2, 1))
+        )
+    )
+    arguments = [
+        "bench",
+        "--analysis",
+        analysis,
+        "--target",
+        target,
+        "--drafter",
+        folder,
+        "--prompts",
+        prompts,
+    ]
+    arguments += ["--raw", "--max-new-tokens", 20, "--plots", tmp_path / "plots", "--json"]
+    if analysis == "recall":
+        arguments += ["--baseline", folder]
+    done = CliRunner().invoke(main, [str(each) for each in arguments])
+    assert done.exit_code == 0, done.output
+    tables = json.loads(done.stdout)["tables"]
+    assert all(rows for rows in tables.values())
+    assert {path.stem for path in (tmp_path / "plots").iterdir()} == tables.keys()
+
+
+def test_a_drafter_that_carries_nothing_is_refused(target, tmp_path):
+    begin(tmp_path, None, Shape(4, "0", "0", planted.MASK), MODEL, False)
+    done = CliRunner().invoke(
+        main, ["bench", "--analysis", "recall", "--target", str(target), "--drafter", str(tmp_path), "--raw"]
+    )
+    assert done.exit_code == 2 and "reads rejected states" in done.output
