@@ -118,7 +118,7 @@ def test_a_broken_verifier_fails_the_same_test(model, monkeypatch):
 
 def test_a_wrong_distribution_fails_the_same_test(model):
     """The test has the power to see a wrong temperature."""
-    counts = draws(model, LogitsProcessorList([TemperatureLogitsWarper(0.8)]), CONFIGS["reanchor"])
+    counts = draws(model, LogitsProcessorList([TemperatureLogitsWarper(0.3)]), CONFIGS["reanchor"], 600)
     assert p_value(counts, exact(model, processors("t1"))) < 1e-6
 
 

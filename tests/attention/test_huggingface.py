@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, LlamaForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -17,13 +19,15 @@ from tests.attention.problems import random_trie
 from tests.tiny import FAMILIES, VOCAB, tiny_target
 
 PROMPT, NODES = 21, 14
+# the argument's name before transformers 5.24
+CACHE = "cache" if "cache" in inspect.signature(LlamaForCausalLM.forward).parameters else "past_key_values"
 
 
 def verify(model, prompt, tokens, sees, depths, attention):
     """Logits [N, V] of a trie behind a prompt."""
     cache = TreeCache(model.config)
     cache.reserve(len(prompt))
-    model(input_ids=prompt[None], cache=cache, use_cache=True)
+    model(input_ids=prompt[None], use_cache=True, **{CACHE: cache})
     cache.commit(list(range(len(prompt))))
     cache.reserve(len(tokens))
     visible = Visibility.pack(sees, depths, len(prompt))
@@ -33,8 +37,8 @@ def verify(model, prompt, tokens, sees, depths, attention):
         output = model(
             input_ids=tokens[None],
             position_ids=positions,
-            cache=cache,
             use_cache=True,
+            **{CACHE: cache},
             **scope.keywords(visible),
         )
     return output.logits[0]
@@ -93,11 +97,11 @@ def test_a_call_without_a_trie_is_refused():
 def test_a_cache_that_forgets_rows_is_refused():
     model = tiny_target("gemma3")
     cache = DynamicCache(config=model.config)
-    model(input_ids=torch.arange(20)[None], cache=cache, use_cache=True)
+    model(input_ids=torch.arange(20)[None], use_cache=True, **{CACHE: cache})
     visible = Visibility.pack(*random_trie(3, np.random.default_rng(0)), 20)
     scope = Scope(model, Attention())
     with pytest.raises(ValueError, match="it must keep every row"), scope:
-        model(input_ids=torch.arange(3)[None], cache=cache, use_cache=True, **scope.keywords(visible))
+        model(input_ids=torch.arange(3)[None], use_cache=True, **{CACHE: cache}, **scope.keywords(visible))
 
 
 def test_models_that_cannot_be_served_are_refused_with_the_reason():
