@@ -27,7 +27,7 @@ def matched(lesson: Lesson, responses: Sequence[Response], seed: int) -> dict[st
     counts: dict[str, list[float]] = {"on": [], "off": []}
     for place, response in enumerate(responses):
         material = lesson.prepare(response, rng_of(seed, PROBE, place))
-        if material is None:
+        if not material.weight:
             continue
         counts["off"] += tokens_a_round(lesson.drafter, replace(material, carried=None)).tolist()
         if material.carried is not None:

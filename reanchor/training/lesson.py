@@ -29,6 +29,7 @@ class Material:
     logits: Tensor | None = None  # [A, K, V] the target's, for the terms that need them
     accepted: tuple[int, ...] = ()  # by the first draft, of every sampled anchor
     dropped: int = 0
+    weight: float = 1.0  # 0: nothing to learn, but every process of a distributed run must take part
 
 
 class Pupil(nn.Module):
@@ -41,7 +42,7 @@ class Pupil(nn.Module):
     def forward(self, material: Material) -> tuple[Tensor, Tensor]:
         """-> loss [], hits [A, K]"""
         result = self.judge(material)
-        loss = result.loss
+        loss = result.loss * material.weight
         if self.drafter.config.carryover:  # a step without carried rows must still give it a gradient
             loss = loss + 0 * self.drafter.carryover_embedding.sum()
         return loss, result.hits
@@ -67,8 +68,8 @@ class Lesson:
     def __init__(self, drafter: BlockDrafter, teacher: Teacher, config: TrainConfig, carryover: bool) -> None:
         self.drafter, self.teacher, self.config, self.carryover = drafter, teacher, config, carryover
 
-    def prepare(self, response: Response, rng: random.Random) -> Material | None:
-        """None when no shifted block fits into the response any more."""
+    def prepare(self, response: Response, rng: random.Random) -> Material:
+        """Of weight 0 when no shifted block fits into the response any more."""
         anchors = sample_anchors(response, self.drafter.proposals, self.config.anchors, rng)
         features = self.teacher.features(response)
         ids = torch.tensor(response.ids, device=features.device)
@@ -77,7 +78,9 @@ class Lesson:
             return Material(ids, features, places, logits=self.target_logits(response, places))
         moved = advance(self.drafter, self.teacher, response, features, anchors)
         if not len(moved.anchors):
-            return None
+            one = torch.tensor(anchors[:1], device=ids.device)
+            logits = self.target_logits(response, one, moved.logits)
+            return Material(ids, features, one, None, logits, tuple(moved.accepted), moved.dropped, 0.0)
         logits = self.target_logits(response, moved.anchors, moved.logits)
         return Material(
             ids, features, moved.anchors, moved.carried, logits, tuple(moved.accepted), moved.dropped

@@ -43,12 +43,16 @@ class Job:
 
 def train(job: Job, model: PreTrainedModel, say: Say) -> Path:
     """Run it; gives the folder of the drafter. The summary says whether it came to its end."""
+    from accelerate import PartialState
+
     vocabulary = model.config.get_text_config().vocab_size
     responses, unfinished = read_responses(job.responses, vocabulary)
-    resumed = place(job)
-    source = job.out / "start" if resumed is None else resumed
-    if resumed is None:
-        begin(source, job.start, job.shape, model, job.carryover)
+    processes = PartialState(cpu=model.device.type == "cpu")
+    with processes.main_process_first():
+        resumed = place(job)
+        source = job.out / "start" if resumed is None else resumed
+        if resumed is None and processes.is_main_process:
+            begin(source, job.start, job.shape, model, job.carryover)
     drafter = load_drafter(source, model, dtype=torch.float32)
     refuse_untrainable(drafter)
     unfreeze(drafter)

@@ -113,13 +113,18 @@ class Trainer:
                 self.optimiser.step()
                 self.optimiser.zero_grad()
         self.step += 1
+        told = self.accelerator.reduce(torch.tensor(list(counts.values()), device=self.accelerator.device))
+        return self.record(dict(zip(counts, told.tolist(), strict=True)), norm, time.monotonic() - start)
+
+    def record(self, counts: dict[str, float], norm: float | None, seconds: float) -> dict[str, Any]:
+        """What the log says of the step just done; counts are those of all processes."""
         record = {
             "step": self.step,
-            "loss": counts["loss"] / len(mine),
+            "loss": counts["loss"] / self.config.batch,
             "lr": rate(self.step - 1, self.total, self.config),
             "norm": norm,
             "tokens_a_round": counts["tokens"] / max(1, counts["rounds"]),
-            "seconds": round(time.monotonic() - start, 3),
+            "seconds": round(seconds, 3),
         }
         if self.lesson.carryover:
             record |= {
@@ -131,13 +136,12 @@ class Trainer:
     def study(self, response: Response, place: int, counts: dict[str, float]) -> None:
         with self.accelerator.autocast():
             material = self.lesson.prepare(response, rng_of(self.config.seed, self.step, place))
-        if material is None:
-            return
         loss, hits = self.pupil(material)
         self.accelerator.backward(loss)
         counts["loss"] += float(loss.detach())
-        counts["rounds"] += len(hits)
-        counts["tokens"] += int(acceptance(hits).sum())
+        if material.weight:
+            counts["rounds"] += len(hits)
+            counts["tokens"] += int(acceptance(hits).sum())
         counts["accepted"] += sum(material.accepted)
         counts["verified"] += len(material.accepted)
         counts["dropped"] += material.dropped

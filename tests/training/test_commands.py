@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from reanchor.drafters.loading import load_drafter
 from reanchor_cli.train import carryover, drafter, responses, train
 from tests.training import planted
 
@@ -25,12 +26,13 @@ def target(tmp_path_factory):
     return folder
 
 
-def test_a_baseline_and_its_continuation(target, tmp_path):
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_baseline_and_its_continuation(target, tmp_path, rank):
     texts = planted.write_texts(tmp_path / "responses.jsonl", 12)
     recipe = tmp_path / "recipe.json"
     shared = {"responses": str(texts), "target": str(target), "dtype": "float32", "epochs": 1.0, "anchors": 4}
     shared |= {"held_out": 4, "probe": 2, "decode_prompts": 1, "decode_tokens": 8, "precision": "no"}
-    shape = {"block_size": 4, "layers": "0", "taps": "0", "mask_token": planted.MASK}
+    shape = {"block_size": 4, "layers": "0", "taps": "0", "mask_token": planted.MASK, "markov_rank": rank}
     recipe.write_text(json.dumps({"drafter": shared | shape, "carryover": shared | {"lr": 0.5}}))
     done = invoke("drafter", "--recipe", recipe, "--out", tmp_path / "baseline", "--epochs", 2)
     assert done.exit_code == 0, done.output
@@ -43,6 +45,9 @@ def test_a_baseline_and_its_continuation(target, tmp_path):
     assert done.exit_code == 0, done.output
     summary = json.loads((tmp_path / "carryover" / "summary.json").read_text())
     assert summary["settings"]["lr"] == 0.001 and summary["carryover"]
+    last = load_drafter(tmp_path / "carryover" / "drafter", planted.planted_target())
+    assert last.carryover and (last.config.markov is not None) is (rank > 0)
+    assert float(last.carryover_embedding.abs().sum()) > 0
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,17 @@ def test_the_embedding_learns_from_carried_rows_only(drafter):
     assert float(drafter.carryover_embedding.grad.abs().sum()) == 0  # a gradient, for distributed wrappers
 
 
+def test_a_response_without_a_shifted_block_weighs_nothing(drafter):
+    short = RESPONSE.cut(len(RESPONSE.prompt_ids) + drafter.proposals + 1)
+    lesson = Lesson(drafter, teacher_of(MODEL, drafter), TrainConfig(anchors=12), carryover=True)
+    material = lesson.prepare(short, rng_of(3))
+    assert material.weight == 0 and material.dropped == 1 and material.carried is None
+    loss, _ = Pupil(drafter, ALL, 4.0)(material)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in drafter.parameters())
+
+
 def test_every_response_once_an_epoch():
     order = Order(10, 4, seed=3)
     places = [place for step in range(5) for place in order.at(step)]
