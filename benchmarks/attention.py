@@ -218,8 +218,11 @@ def error(out: Tensor, rows: Tensor, exact: Tensor) -> float:
 class Clock:
     """Times calls in turns on one device."""
 
-    def __init__(self, device: torch.device, least: int, most: int, seconds: float) -> None:
+    def __init__(
+        self, device: torch.device, least: int, most: int, seconds: float, cpu_time: bool = False
+    ) -> None:
         self.device, self.least, self.most, self.seconds = device, least, most, seconds
+        self.now = time.process_time if cpu_time else time.perf_counter
         self.scratch = (
             torch.empty(FLUSHED, dtype=torch.int8, device=device) if device.type == "cuda" else None
         )
@@ -227,9 +230,9 @@ class Clock:
     def once(self, call: Callable[[], Tensor]) -> float:
         """Milliseconds."""
         if self.scratch is None:
-            start = time.perf_counter()
+            start = self.now()
             call()
-            return (time.perf_counter() - start) * 1e3
+            return (self.now() - start) * 1e3
         self.scratch.zero_()  # also keeps the device busy while the host issues the call
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -353,9 +356,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--flex-seconds", type=float, default=60.0, help="time FlexAttention may spend compiling"
     )
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one thread, for a shared CPU")
     parser.add_argument("--json", type=Path, help="write everything to this file")
     given = parser.parse_args()
     on_cpu = torch.device(given.device).type == "cpu"
+    if given.cpu_time and not on_cpu:
+        parser.error("--cpu-time is for a CPU")
     given.dtype = given.dtype or ("float32" if on_cpu else "bfloat16")
     given.lengths = given.lengths or ([1024, 8192] if on_cpu else [1024, 8192, 32768])
     given.nodes = given.nodes or ([16, 64, 128] if on_cpu else [16, 64, 128, 256])
@@ -381,7 +387,9 @@ def _lines(path: str) -> list[str]:
 def main() -> None:
     given, start, talk = arguments(), time.perf_counter(), Console(stderr=True)
     device, dtype = torch.device(given.device), getattr(torch, given.dtype)
-    clock = Clock(device, *((20, 50, 0.1) if device.type == "cuda" else (5, 25, 1.5)))
+    if given.cpu_time:
+        torch.set_num_threads(1)
+    clock = Clock(device, *((20, 50, 0.1) if device.type == "cuda" else (5, 25, 1.5)), given.cpu_time)
     rate = clock.copy_rate()
     bench = Benchmark(device, dtype, clock, tuple(given.peers), given.flex_seconds)
     rows = []
@@ -391,8 +399,12 @@ def main() -> None:
                 talk.print(f"{layout}, {length} committed, {nodes} nodes")
                 rows.append(bench.run(Case(layout, length, nodes)))
     where = {"device": describe(device), "dtype": given.dtype, "torch": torch.__version__, "copy": rate / 1e9}
+    where["cpu_time"] = given.cpu_time
     out = Console(width=None if sys.stdout.isatty() else 160)
-    out.print(f"{where['device']}, {given.dtype}, torch {torch.__version__}, copy {rate / 1e9:.0f} GB/s")
+    time_of = "CPU time" if given.cpu_time else "time"
+    out.print(
+        f"{where['device']}, {given.dtype}, torch {torch.__version__}, copy {rate / 1e9:.0f} GB/s, {time_of}"
+    )
     out.print(table(rows, rate))
     for reason in reasons(rows):
         out.print(f"absent  {reason}", highlight=False)

@@ -144,7 +144,7 @@ def forward(
         queries=query[0].transpose(0, 1),
         keys=key[0],
         values=value[0],
-        sees=call.sees,
+        sees=call.sees.on(query.device),
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
         window=sliding_window,
         softcap=softcap,

@@ -15,7 +15,7 @@ and key heads, G = Hq / Hkv, D head size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,7 @@ class Visibility:
     max_depth: int  # no depth exceeds it
     host_length: int | None = None  # L where the host knows it; None inside a graph
     complete: bool = False  # every query is known to see every tail row
-    memo: dict[Any, Tensor] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # masks, made once a pass
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # masks, made once a pass
 
     @classmethod
     def pack(
@@ -69,6 +67,18 @@ class Visibility:
         row, packed, at, tail_at = torch.from_numpy(flat).to(device).split(sizes)
         furthest = int(max(depth.max(initial=0), tail_depth.max(initial=0)))
         return cls(row, packed.view(words.shape), at, tail_at, furthest, length, bool(sees.all()))
+
+    def on(self, device: torch.device) -> Visibility:
+        """The same for a layer on another device, moved once a pass."""
+        if self.length.device == device:
+            return self
+        key = ("on", device)
+        if key not in self.memo:
+            names = ("length", "words", "depths", "tail_depths")
+            self.memo[key] = replace(
+                self, **{name: getattr(self, name).to(device) for name in names}, memo={}
+            )
+        return self.memo[key]
 
     @property
     def queries(self) -> int:

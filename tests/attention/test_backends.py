@@ -119,6 +119,16 @@ def test_words_hold_the_visibility():
         Visibility.pack(sees, depths[:-1], 5)
 
 
+def test_visibility_moves_with_the_layers():
+    visible = Visibility.pack(*random_trie(7, np.random.default_rng(3)), 5)
+    assert visible.on(torch.device("cpu")) is visible
+    moved = visible.on(torch.device("meta"))
+    assert moved is visible.on(torch.device("meta")) and moved.host_length == 5
+    assert {each.device.type for each in (moved.length, moved.words, moved.depths, moved.tail_depths)} == {
+        "meta"
+    }
+
+
 def test_auto_passes_over_what_declines_and_says_why():
     sees, depths = random_trie(7, np.random.default_rng(0))
     chosen = pick(problem(sees, depths, 3, dtype=torch.float64))

@@ -77,9 +77,9 @@ def spills(binary, folder):
 
 
 def compile_split(tile: Tile, size, dtype, folder, **flags):
-    flags = {"PREFIX": True, "WINDOW": False, "SOFTCAP": False, **flags}
+    flags = {"G": 4, "PREFIX": True, "WINDOW": False, "SOFTCAP": False, **flags}
     constants = {
-        "G": 4, "D": size, "D_PAD": padded(size), "SPLITS": 4, "BLOCK_M": tile.rows, "BLOCK_N": tile.keys,
+        "D": size, "D_PAD": padded(size), "SPLITS": 4, "BLOCK_M": tile.rows, "BLOCK_N": tile.keys,
         "UPCAST": False, "PRECISION": "ieee" if dtype == torch.float32 else "tf32", **flags,
     }  # fmt: skip
     binary = compiled(kernels.split, constants, dtype, tile.warps, tile.stages, floats=("Out",))
@@ -114,6 +114,13 @@ def test_split_in_half_precision(size, tile, dtype, flags, tmp_path):
 @pytest.mark.parametrize("size, tile", [case for case in HALF_CASES if case[1].rows >= TALL])
 def test_plain_attention_in_tall_tiles(size, tile, tmp_path):
     compile_split(tile, size, torch.bfloat16, tmp_path)
+
+
+def test_one_node_of_one_head(tmp_path):
+    """Triton makes constants of arguments that are 1."""
+    ones = {"N": 1, "T": 1, "HQ": 1, "G": 1, "w_stride": 1}
+    for flags in ({"WINDOW": True, "SOFTCAP": True}, {"PREFIX": False}):
+        compile_split(HALF_TILES[64][0][1], 64, torch.bfloat16, tmp_path, **ones, **flags)
 
 
 @pytest.mark.slow

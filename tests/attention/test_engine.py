@@ -28,10 +28,10 @@ def no_grad():
         yield
 
 
-def run(model, prompt, script, mode, new=LONG, dense=False, **knobs):
+def run(model, prompt, script, mode, new=LONG, dense=False, stack="hf", **knobs):
     """Tokens, drafts accepted per round, backends used."""
     drafter = ScriptedDrafter(script, mode)
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack="hf" if dense else "auto", **knobs))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack=stack, **knobs))
     if dense:
         decoder.target.scope = None
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=new)))
@@ -49,11 +49,12 @@ def setup(family, new=LONG):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("mode", ["right", "second", "random"])
 @pytest.mark.parametrize("choice", PLAIN_CHOICES)
-def test_every_backend_decodes_the_same(family, mode, choice):
+@pytest.mark.parametrize("stack", ["hf", "auto"])
+def test_every_backend_decodes_the_same(family, mode, choice, stack):
     if choice == "sdpa" and family == "gemma2":
         pytest.skip("sdpa has no soft cap")
     model, prompt, script = setup(family)
-    tokens, accepted, used = run(model, prompt, script, mode, attention=choice)
+    tokens, accepted, used = run(model, prompt, script, mode, attention=choice, stack=stack)
     by_dense_mask = run(model, prompt, script, mode, dense=True)
     assert used and not by_dense_mask[2]
     assert tokens == script[len(prompt) :][:LONG]
@@ -62,13 +63,15 @@ def test_every_backend_decodes_the_same(family, mode, choice):
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="runs under Triton's interpreter, see test_interpreter.py")
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gemma3"])
+@pytest.mark.parametrize(
+    "family, stack", [("llama", "hf"), ("qwen3", "auto"), ("gemma2", "auto"), ("gemma3", "hf")]
+)
 @pytest.mark.parametrize("choice", ["triton", "flash"])
-def test_the_kernels_decode_the_same(family, choice):
+def test_the_kernels_decode_the_same(family, stack, choice):
     if choice == "flash" and family == "gemma2":
         pytest.skip("torch's flash kernels have no soft cap")
     model, prompt, script = setup(family, new=10)
-    tokens, accepted, used = run(model, prompt, script, "second", new=10, attention=choice)
+    tokens, accepted, used = run(model, prompt, script, "second", new=10, attention=choice, stack=stack)
     assert used == (choice,)
     assert (tokens, accepted) == run(model, prompt, script, "second", new=10, dense=True)[:2]
     assert tokens == script[len(prompt) :][:10]

@@ -15,6 +15,7 @@ import torch
 
 from reanchor.attention import flash, reference
 from reanchor.attention import triton as backend
+from reanchor.attention.problem import Visibility
 from tests.attention.problems import BOUND, blocks, error, in_double, problem, random_trie
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -72,6 +73,19 @@ def test_half_precision(dtype):
 def test_draft_blocks(window):
     sees, depths, tail_depths = blocks(retained=5, size=8)
     check(problem(sees, depths, 33, (2, 1), tail_depths=tail_depths, window=window, device=DEVICE))
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_padding_to_a_bucket_changes_nothing(window):
+    sees, depths = random_trie(11, np.random.default_rng(2))
+    given = problem(sees, depths, 50, (2, 1), window=window, device=DEVICE)
+    padded = np.eye(16, dtype=bool)
+    padded[:11, :11] = sees
+    bigger = Visibility.pack(padded, [*depths, *[0] * 5], 50, DEVICE)
+    grown = replace(given, queries=torch.cat([given.queries, given.queries[:5]]), sees=bigger)
+    for buffer in (grown.keys, grown.values):
+        buffer[:, 61:66] = 3.0
+    assert torch.allclose(backend.attend(grown)[:11], backend.attend(given), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 7, 16])
