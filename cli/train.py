@@ -128,7 +128,7 @@ def questions(given: dict[str, Any], tokenizer: Any) -> list[Question]:
 
 @train.command()
 @common
-@click.option("--start", help="Drafter to start from: folder, hub id, or demo.  [default: a new one]")
+@click.option("--init", help="Drafter to start from: folder, hub id, or demo.  [default: a new one]")
 @options(Shape)
 @options(TrainConfig)
 def drafter(**given: Any) -> None:
@@ -138,19 +138,21 @@ def drafter(**given: Any) -> None:
 
 @train.command()
 @common
-@click.option("--start", required=True, help="Baseline to continue: folder, hub id, or demo.")
+@click.option("--init", required=True, help="Baseline to continue: folder, hub id, or demo.")
 @options(TrainConfig)
 def carryover(**given: Any) -> None:
     """Teach a baseline to read rejected states."""
     run(carryover=True, shape=Shape(), **given)
 
 
-def run(carryover: bool, target: str, dtype: str, device: str | None, **given: Any) -> None:
+def run(carryover: bool, target: str, dtype: str, device: str | None, init: str | None, **given: Any) -> None:
     with usage_errors():
         config = take(TrainConfig, given)
         from reanchor.loading import load_target
         from reanchor.training.run import Job, train
 
         model, _ = load_target(target, dtype, device, say)
-        folder = train(Job(carryover=carryover, config=config, **given), model.requires_grad_(False), say)
+        folder = train(
+            Job(start=init, carryover=carryover, config=config, **given), model.requires_grad_(False), say
+        )
     click.echo(folder)

@@ -76,7 +76,7 @@ def copied_layer(state: dict[str, Tensor], layer: int, place: int, head_dim: int
         found = {name: state[f"layers.{layer}.{name}.weight"].float() for name in names}
     except KeyError as error:
         raise ValueError(
-            f"the target's layers have no {error}: they cannot be copied; start from a drafter checkpoint (--start)"
+            f"the target's layers have no {error}: they cannot be copied; start from a drafter checkpoint (--init)"
         ) from None
     norms = {f"self_attn.{each}_norm": torch.ones(head_dim) for each in "qk"}
     for name in norms:

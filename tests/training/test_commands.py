@@ -40,7 +40,7 @@ def test_a_baseline_and_its_continuation(target, tmp_path, rank):
     assert json.loads((tmp_path / "baseline" / "summary.json").read_text())["total_steps"] == 4
     start = tmp_path / "baseline" / "drafter"
     done = invoke(
-        "carryover", "--recipe", recipe, "--start", start, "--out", tmp_path / "carryover", "--lr", 0.001
+        "carryover", "--recipe", recipe, "--init", start, "--out", tmp_path / "carryover", "--lr", 0.001
     )
     assert done.exit_code == 0, done.output
     summary = json.loads((tmp_path / "carryover" / "summary.json").read_text())
@@ -53,7 +53,7 @@ def test_a_baseline_and_its_continuation(target, tmp_path, rank):
 @pytest.mark.parametrize(
     "arguments, reason",
     [
-        (("carryover", "--responses", "x", "--out", "y"), "--start"),
+        (("carryover", "--responses", "x", "--out", "y"), "--init"),
         (("drafter", "--responses", "x", "--out", "y", "--batch", "0"), "batch must be positive"),
         (("responses", "--out", "y", "--temperature", "-1"), "temperature must be 0"),
         (("drafter", "--recipe", "/nowhere.json", "--out", "y"), "cannot read the recipe"),

@@ -41,7 +41,7 @@ def test_two_processes_learn_what_one_does(tmp_path):
             29571,
         ]
         command += ["-m", "reanchor_cli", "train", "carryover", "--target", tmp_path / "target"]
-        command += ["--responses", texts, "--start", start, "--out", tmp_path / str(count)]
+        command += ["--responses", texts, "--init", start, "--out", tmp_path / str(count)]
         command += [each for pair in SETTINGS.items() for each in pair]
         done = subprocess.run([str(each) for each in command], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
