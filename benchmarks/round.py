@@ -1,0 +1,504 @@
+"""What a decoding round costs and where it goes: the target's pass by transformers and by the lean stack, the draft,
+and whole rounds, against what this machine can do at best.
+
+roofline   measured copy bandwidth and matmul rate; a pass's floor is the larger of bytes / bandwidth and work / rate
+passes     one trie of each width by either stack: operator calls (kernels on CUDA), milliseconds, times the floor
+drafts     one batched draft of each number of blocks
+rounds     plain, DFlash and ReAnchor by either stack, and HF generate: milliseconds a round and a token, the share
+           of a round outside the target's pass and the drafter
+
+The two stacks take turns, so that a drifting machine drifts for both; ratios are medians over such pairs. Outputs
+are compared before anything is timed. With `--shape qwen3-4b` or `qwen3-8b` the weights are random and every round
+accepts `--accepted` drafts of its baseline block; their answers mean nothing, their times do.
+
+    python benchmarks/round.py                          the embedded pair on this CPU
+    python benchmarks/round.py --shape qwen3-4b --device cuda --dtype bfloat16 --json round.json
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
+
+from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
+from reanchor.core import Retained, Tree
+from reanchor.drafters.block import BlockDrafter
+from reanchor.drafters.config import DrafterConfig, LayerRule
+from reanchor.loading import load_pair
+from reanchor.proposal import Trie
+from reanchor.sampling import Choice
+from reanchor.stack.linear import linear
+from reanchor.stack.target import LeanTarget
+from reanchor.stack.weights import Affine
+from reanchor.target import Target
+
+STACKS = ("hf", "lean")
+METHODS = ("plain", "dflash", "reanchor")
+QWEN3 = {"vocab_size": 151936, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
+SHAPES: dict[str, Callable[[], Any]] = {
+    "tiny": lambda: LlamaConfig(
+        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=6, num_attention_heads=4
+    ),
+    "qwen3-4b": lambda: Qwen3Config(
+        **QWEN3, hidden_size=2560, intermediate_size=9728, head_dim=128, tie_word_embeddings=True
+    ),
+    "qwen3-8b": lambda: Qwen3Config(**QWEN3, hidden_size=4096, intermediate_size=12288, head_dim=128),
+}
+BLOCK = 16
+PROMPT = "Explain step by step how a bicycle stays upright, and write a small program that simulates it."
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured, and how often."""
+
+    model: PreTrainedModel
+    drafter: BlockDrafter
+    prompt: Tensor  # [P]
+    clock: Callable[[], float]  # seconds
+    repeats: int
+    accepted: int | None  # drafts every round accepts; None: what the target accepts
+
+
+@dataclass
+class Figures:
+    setting: dict[str, Any]
+    roofline: dict[str, float] = field(default_factory=dict)
+    passes: list[dict[str, Any]] = field(default_factory=list)
+    drafts: list[dict[str, Any]] = field(default_factory=list)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+
+
+def clock_for(device: torch.device, kind: str) -> Callable[[], float]:
+    """CPU time is free of a busy machine's other work; it is a duration only with one thread."""
+    if kind == "cpu":
+        return time.process_time
+    if device.type != "cuda":
+        return time.perf_counter
+
+    def synchronized() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return synchronized
+
+
+def milliseconds(bench: Bench, call: Callable[[], object]) -> float:
+    start = bench.clock()
+    call()
+    return (bench.clock() - start) * 1e3
+
+
+def taking_turns(bench: Bench, calls: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Milliseconds of every call, `repeats` times, in turns; each is run once before."""
+    for call in calls.values():
+        call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(bench.repeats):
+        for name, call in calls.items():
+            times[name].append(milliseconds(bench, call))
+    return times
+
+
+def paired(first: list[float], second: list[float]) -> dict[str, float]:
+    """The ratio of two series taken in turns, and its quartiles."""
+    ratios = [one / other for one, other in zip(first, second, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios[0],) * 3
+    return {"ratio": middle, "low": low, "high": high}
+
+
+def roofline(bench: Bench) -> dict[str, float]:
+    """Bytes a second of a copy, both ways counted, and operations a second of a square product."""
+    model = bench.model
+    side = 4096 if model.device.type == "cuda" else 1024
+    source = torch.ones(64 << 20, dtype=torch.float32, device=model.device)
+    into = torch.empty_like(source)
+    square = torch.ones(side, side, dtype=model.dtype, device=model.device)
+    calls = {
+        "copy": lambda: into.copy_(source),
+        "matmul": lambda: square @ square,
+        "linear": lambda: linear(square, Affine(square)),  # another library's, in places a faster one
+    }
+    best = {name: min(times) / 1e3 for name, times in taking_turns(bench, calls).items()}
+    return {
+        "bytes_per_second": 2 * source.nbytes / best["copy"],
+        "operations_per_second": 2.0 * side**3 / min(best["matmul"], best["linear"]),
+    }
+
+
+def floor(bench: Bench, limits: dict[str, float], width: int) -> float:
+    """Milliseconds below which no pass of this width can be: weights read once, every product made."""
+    embedding = bench.model.get_input_embeddings().weight
+    head = bench.model.get_output_embeddings().weight
+    weights = {each.data_ptr(): each for each in bench.model.parameters() if each is not embedding}
+    weights[head.data_ptr()] = head
+    read = sum(each.nbytes for each in weights.values()) / limits["bytes_per_second"]
+    made = 2 * width * sum(each.numel() for each in weights.values()) / limits["operations_per_second"]
+    return max(read, made) * 1e3
+
+
+class Counter(TorchDispatchMode):
+    """Counts operators that do something; views are free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += not function.is_view
+        return function(*args, **(kwargs or {}))
+
+
+def operators(bench: Bench, call: Callable[[], object]) -> int:
+    """Kernels launched on CUDA, operators called elsewhere."""
+    if bench.model.device.type == "cuda":
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profile:
+            call()
+            torch.cuda.synchronize()
+        return sum(event.count for event in profile.key_averages())
+    with Counter() as counter:
+        call()
+    return counter.calls
+
+
+def trie(bench: Bench, width: int) -> Tree:
+    """Random paths of up to eight tokens under one anchor."""
+    generator = torch.Generator().manual_seed(width)
+    tokens = torch.randint(bench.model.config.vocab_size, (width,), generator=generator).tolist()
+    made = Trie(int(bench.prompt[-1]), max_nodes=width)
+    for start in range(0, width, 8):
+        made.insert([made.tokens[0], *tokens[start : start + 8]], 0)
+    return made.freeze()
+
+
+def passes(bench: Bench, limits: dict[str, float], widths: list[int]) -> Iterator[dict[str, Any]]:
+    taps = bench.drafter.tap_layers
+    targets = {"hf": Target(bench.model, taps), "lean": LeanTarget(bench.model, taps)}
+    caches = {name: target.new_cache() for name, target in targets.items()}
+    for name, target in targets.items():
+        target.prefill(bench.prompt, caches[name])
+    for width in widths:
+        tree = trie(bench, width)
+        calls = {name: lambda name=name: targets[name].verify(tree, caches[name]) for name in targets}  # noqa: B023
+        logits = {name: call().logits.float() for name, call in calls.items()}
+        apart = float((logits["hf"] - logits["lean"]).abs().max() / logits["hf"].abs().max())
+        times, least = taking_turns(bench, calls), floor(bench, limits, width)
+        yield {
+            "nodes": width,
+            "floor_ms": least,
+            "largest_difference": apart,
+            **paired(times["hf"], times["lean"]),
+            "stacks": {
+                name: {
+                    "ms": statistics.median(times[name]),
+                    "times_floor": statistics.median(times[name]) / least,
+                    "operators": operators(bench, calls[name]),
+                }
+                for name in targets
+            },
+        }
+
+
+def drafts(bench: Bench, counts: list[int]) -> Iterator[dict[str, Any]]:
+    drafter, width = bench.drafter, bench.drafter.body.fc.in_features
+    context = drafter.new_cache()
+    like = {"dtype": bench.model.dtype, "device": bench.model.device}
+    drafter.commit(torch.randn(len(bench.prompt), width, **like), context)
+    for blocks in counts:
+        shifts = range(1, blocks)
+        retained = Retained((1,) * len(shifts), torch.randn(len(shifts), width, **like) if shifts else None)
+        call = lambda: drafter.draft(1, retained, shifts, context)  # noqa: B023, E731
+        times = taking_turns(bench, {"draft": call})["draft"]
+        yield {"blocks": blocks, "ms": statistics.median(times), "operators": operators(bench, call)}
+
+
+class Given(Choice):
+    """Accepts a given number of the baseline's drafts and pays for the argmax all the same."""
+
+    tree: Tree | None = None
+    drafts = 0
+
+    def at_every_node(self, logits: Tensor) -> list[int]:
+        tokens = logits.argmax(-1).tolist()
+        path = self.tree.paths[0][: self.drafts + 1] if self.tree is not None and self.tree.paths else []
+        for node, child in zip(path, path[1:], strict=False):
+            assert self.tree is not None
+            tokens[node] = self.tree.tokens[child]
+        return tokens
+
+
+class Player:
+    """A method by a stack: decodes and keeps the time spent inside the target's pass and the drafter."""
+
+    def __init__(self, bench: Bench, method: Any, stack: Any) -> None:
+        self.bench, self.inside = bench, 0.0
+        self.decoder = SpeculativeDecoder(
+            bench.model, bench.drafter, DecodeConfig(method=method, stack=stack)
+        )
+        self.choice: Given | None = None
+        self.verify = self.decoder.target.verify
+
+    def decode(self, new: int) -> dict[str, float]:
+        """Figures of one decode behind its prefill."""
+        prompt, seconds, rounds, tokens = self.bench.prompt, 0.0, 0, 0
+        if self.bench.accepted is not None:
+            self.choice = Given(prompt, new)
+            self.choice.drafts = self.bench.accepted if self.decoder.config.method != "plain" else 0
+        with self.watched():
+            steps = self.decoder.decode(prompt, SamplingConfig(max_new_tokens=new), choice=self.choice)
+            next(steps)
+            self.inside, start = 0.0, self.bench.clock()
+            for step in steps:
+                rounds, tokens = rounds + 1, tokens + len(step.tokens)
+            seconds = self.bench.clock() - start
+        return {
+            "ms_per_round": seconds / rounds * 1e3,
+            "ms_per_token": seconds / tokens * 1e3,
+            "tau": tokens / rounds,
+            "outside": 1 - self.inside / seconds,
+        }
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Keep the time of the target's and the drafter's verbs while the context lasts."""
+        target, drafter = self.decoder.target, self.decoder.drafter
+        owners = [(target, "verify"), (drafter, "draft"), (drafter, "commit")]
+        before = [vars(owner).get(name) for owner, name in owners]
+        for owner, name in owners:
+            setattr(owner, name, self.timed(getattr(owner, name)))
+        try:
+            yield
+        finally:
+            for (owner, name), old in zip(owners, before, strict=True):
+                delattr(owner, name) if old is None else setattr(owner, name, old)
+
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.choice is not None and isinstance(args[0], Tree):
+                self.choice.tree = args[0]
+            start = self.bench.clock()
+            result = function(*args, **kwargs)
+            self.inside += self.bench.clock() - start
+            return result
+
+        return call
+
+
+def generate_ms(bench: Bench, new: int) -> float:
+    """Milliseconds a token of HF's own generate behind its first token."""
+
+    def run(tokens: int) -> float:
+        mask = torch.ones_like(bench.prompt)[None]
+        arguments = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
+        return milliseconds(
+            bench, lambda: bench.model.generate(bench.prompt[None], attention_mask=mask, **arguments)
+        )
+
+    return (run(new) - run(1)) / (new - 1)
+
+
+def rounds(bench: Bench, new: int) -> Iterator[dict[str, Any]]:
+    players = {(method, stack): Player(bench, method, stack) for method in METHODS for stack in STACKS}
+    taken: dict[Any, list[dict[str, float]]] = {key: [] for key in players}
+    generate: list[float] = []
+    for repeat in range(-1, bench.repeats):  # the first is a warm-up
+        made = {key: player.decode(new) for key, player in players.items()}
+        token = generate_ms(bench, new)
+        if repeat >= 0:
+            generate.append(token)
+            for key, figures in made.items():
+                taken[key].append(figures)
+    yield {"method": "HF generate", "ms_per_token": statistics.median(generate)}
+    for method in METHODS:
+        hf, lean = ([each["ms_per_round"] for each in taken[method, stack]] for stack in STACKS)
+        per_token = [each["ms_per_token"] for each in taken[method, "lean"]]
+        row: dict[str, Any] = {"method": method, **paired(hf, lean)}
+        row["lean_over_generate"] = paired(generate, per_token)
+        for stack in STACKS:
+            figures = taken[method, stack]
+            row[stack] = {name: statistics.median(each[name] for each in figures) for name in figures[0]}
+        yield row
+
+
+def random_pair(shape: str, dtype: torch.dtype, device: torch.device) -> tuple[PreTrainedModel, BlockDrafter]:
+    """A target of a published shape and a drafter of five of its layers, random."""
+    torch.manual_seed(0)
+    config = SHAPES[shape]()
+    with device:
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    model.generation_config.eos_token_id = None
+    taps = tuple(round(1 + at * (config.num_hidden_layers - 4) / 4) for at in range(5))
+    heads = {"heads": config.num_attention_heads, "kv_heads": config.num_key_value_heads}
+    described = DrafterConfig(
+        dialect="z-lab",
+        family="dflash",
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        **heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        eps=config.rms_norm_eps,
+        bias=False,
+        activation="silu",
+        vocab_size=config.vocab_size,
+        block_size=BLOCK,
+        mask_token_id=config.vocab_size - 1,
+        tap_layers=taps,
+        target_layers=config.num_hidden_layers,
+        target_hidden_size=config.hidden_size,
+        rules=(LayerRule(),) * 5,
+        rope={"rope_type": "default", "rope_theta": 1e6},
+        max_positions=config.max_position_embeddings,
+    )
+    with device:
+        drafter = BlockDrafter(described).to(dtype)
+    return model, drafter.borrow(model.get_input_embeddings(), model.get_output_embeddings()).eval()
+
+
+def prepare(shape: str, device: str, dtype: str | None, context: int, **terms: Any) -> Bench:
+    if shape == "demo":
+        pair = load_pair("demo", "demo", dtype=dtype, device=device)
+        chat = [{"role": "user", "content": PROMPT}]
+        ids = pair.tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+        model, drafter = pair.target, pair.drafter
+        assert isinstance(drafter, BlockDrafter)
+        ids = [*ids[:1], *(ids[1:-8] * (1 + context // len(ids)))[: max(0, context - 9)], *ids[-8:]]
+    else:
+        precision = getattr(torch, dtype or "bfloat16")
+        model, drafter = random_pair(shape, precision, torch.device(device))
+        ids = torch.randint(model.config.vocab_size - 1, (context,)).tolist()
+    return Bench(model, drafter.requires_grad_(False), torch.tensor(ids, device=model.device), **terms)
+
+
+def show(figures: Figures) -> None:
+    console = Console(width=140)
+    console.print(", ".join(f"{name} {value}" for name, value in figures.setting.items()))
+    rate = figures.roofline
+    console.print(
+        f"copy {rate['bytes_per_second'] / 1e9:.1f} GB/s, matmul {rate['operations_per_second'] / 1e9:.0f} Gop/s"
+    )
+    table = Table(
+        "nodes", "floor ms", "hf ms", "lean ms", "hf/lean", "× floor", "calls hf", "calls lean", "apart"
+    )
+    for row in figures.passes:
+        hf, lean = row["stacks"]["hf"], row["stacks"]["lean"]
+        times = f"{row['floor_ms']:.2f}", f"{hf['ms']:.2f}", f"{lean['ms']:.2f}", spread(row)
+        calls = str(hf["operators"]), str(lean["operators"])
+        table.add_row(
+            str(row["nodes"]),
+            *times,
+            f"{lean['times_floor']:.2f}",
+            *calls,
+            f"{row['largest_difference']:.1e}",
+        )
+    console.print(table)
+    table = Table("blocks", "draft ms", "calls")
+    for row in figures.drafts:
+        table.add_row(str(row["blocks"]), f"{row['ms']:.2f}", str(row["operators"]))
+    console.print(table)
+    table = Table(
+        "method", "τ", "hf ms/round", "lean ms/round", "hf/lean", "lean ms/token", "generate/lean", "outside"
+    )
+    generate, *methods = figures.rounds
+    table.add_row("HF generate", "", "", "", "", f"{generate['ms_per_token']:.2f}", "", "")
+    for row in methods:
+        hf, lean = row["hf"], row["lean"]
+        times = (
+            f"{hf['ms_per_round']:.2f}",
+            f"{lean['ms_per_round']:.2f}",
+            spread(row),
+            f"{lean['ms_per_token']:.2f}",
+        )
+        share = f"{lean['outside']:.1%}"
+        table.add_row(row["method"], f"{lean['tau']:.2f}", *times, spread(row["lean_over_generate"]), share)
+    console.print(table)
+
+
+def spread(row: dict[str, float]) -> str:
+    return f"{row['ratio']:.2f} ({row['low']:.2f}–{row['high']:.2f})"
+
+
+def numbers(_context: Any, _parameter: Any, value: str) -> list[int]:
+    return [int(each) for each in value.split(",")]
+
+
+@click.command(help=(__doc__ or "").split("\n\n")[0])
+@click.option("--shape", type=click.Choice(["demo", *SHAPES]), default="demo", show_default=True)
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--dtype")
+@click.option("--context", default=256, show_default=True, help="Prompt tokens.")
+@click.option("--widths", default="1,16,32,64", callback=numbers, show_default=True)
+@click.option("--blocks", default="1,4,8", callback=numbers, show_default=True)
+@click.option("--new", default=32, show_default=True, help="Tokens a decode adds.")
+@click.option("--repeats", default=5, show_default=True)
+@click.option("--accepted", type=int, help="Drafts accepted a round; for random weights 5.")
+@click.option("--threads", type=int, help="Of torch on a CPU.")
+@click.option("--clock", type=click.Choice(["wall", "cpu"]), default="wall", show_default=True)
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here."
+)
+@torch.no_grad()
+def main(
+    shape: str,
+    device: str,
+    dtype: str | None,
+    context: int,
+    widths: list[int],
+    blocks: list[int],
+    new: int,
+    repeats: int,
+    accepted: int | None,
+    threads: int | None,
+    clock: str,
+    file: Path | None,
+) -> None:
+    if threads:
+        torch.set_num_threads(threads)
+    if clock == "cpu" and (device != "cpu" or torch.get_num_threads() > 1):
+        raise click.UsageError("--clock cpu measures one thread on a CPU: add --threads 1")
+    if shape != "demo" and accepted is None:
+        accepted = 5
+    ticks = clock_for(torch.device(device), clock)
+    bench = prepare(shape, device, dtype, context, clock=ticks, repeats=repeats, accepted=accepted)
+    where = (
+        torch.cuda.get_device_name(device)
+        if device.startswith("cuda")
+        else f"{torch.get_num_threads()} threads"
+    )
+    setting = {
+        "shape": shape,
+        "device": f"{device} ({where})",
+        "dtype": str(bench.model.dtype),
+        "clock": clock,
+    }
+    figures = Figures(
+        {**setting, "prompt": len(bench.prompt), "torch": torch.__version__, "repeats": repeats}
+    )
+    start = time.perf_counter()
+    LeanTarget(bench.model)
+    figures.setting["lean_start_seconds"] = round(time.perf_counter() - start, 3)
+    figures.roofline = roofline(bench)
+    figures.passes = list(passes(bench, figures.roofline, widths))
+    figures.drafts = list(drafts(bench, blocks))
+    figures.rounds = list(rounds(bench, new))
+    show(figures)
+    if file is not None:
+        file.write_text(json.dumps(asdict(figures), indent=1))
+
+
+if __name__ == "__main__":
+    main()
