@@ -63,6 +63,7 @@ class DecodeConfig:
     stack: StackChoice = knob(
         "auto", "Forward pass of the target: transformers' own, or the lean one where a model allows it."
     )
+    graphs: bool = knob(True, "On CUDA, capture the lean forward pass in graphs of fixed numbers of nodes.")
     attach_seed: int = knob(0, "Seed of --attach random.")
 
     def __post_init__(self) -> None:

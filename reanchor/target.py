@@ -97,7 +97,7 @@ class Target:
         assert isinstance(embedding.weight, Tensor)
         return embedding.weight.shape[0]
 
-    def stack_report(self) -> dict[str, str | None]:
+    def stack_report(self) -> dict[str, Any]:
         """What a summary says: whose forward pass this is, and why it is not the lean one."""
         return {"used": self.stack_name, "declined": self.not_lean}
 

@@ -17,7 +17,7 @@ def target_for(model: PreTrainedModel, tap_layers: tuple[int, ...], config: Deco
     if config.stack == "hf":
         return Target(model, tap_layers, config.attention)
     try:
-        return LeanTarget(model, tap_layers, config.attention)
+        return LeanTarget(model, tap_layers, config.attention, config.graphs and model.device.type == "cuda")
     except Undescribed as reason:
         if config.stack == "lean":
             raise ValueError(

@@ -7,7 +7,6 @@ oneDNN, which torch carries for its compiler, computes the same product in full 
 from __future__ import annotations
 
 import platform
-from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +14,12 @@ from torch import Tensor
 
 from reanchor.stack.weights import Affine
 
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+ONEDNN = X86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
 
 def linear(rows: Tensor, affine: Affine) -> Tensor:
     """[N, in] -> [N, out]"""
-    if rows.dtype is torch.float32 and rows.device.type == "cpu" and has_onednn():
+    if rows.dtype is torch.float32 and rows.device.type == "cpu" and ONEDNN:
         return torch.ops.mkldnn._linear_pointwise(rows, affine.weight, affine.bias, "none", [], "")
     return F.linear(rows, affine.weight, affine.bias)
-
-
-@cache
-def has_onednn() -> bool:
-    """Whether torch was built with the operator and may use it here."""
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
-    return x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")

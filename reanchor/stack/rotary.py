@@ -10,6 +10,8 @@ from torch import Tensor
 
 from reanchor.stack.description import Undescribed
 
+Tables = dict[str, tuple[Tensor, Tensor]]  # by kind of layer: cosine, signed sine
+
 
 class RotaryTables:
     """Cosine and signed sine [positions, 1, D] for every kind of layer."""
@@ -17,7 +19,7 @@ class RotaryTables:
     def __init__(self, module: Any, sizes: dict[str, int], like: Tensor) -> None:
         self.module, self.sizes, self.like = module, sizes, like  # sizes: head size by kind
         self.by_kind = "layer_type" in inspect.signature(module.forward).parameters
-        self.tables: dict[str, tuple[Tensor, Tensor]] = {}
+        self.tables: Tables = {}
         self.positions = 0
         self.reserve(1)
         for kind, size in sizes.items():
@@ -31,20 +33,22 @@ class RotaryTables:
             return
         self.positions = positions
         places = torch.arange(positions, device=self.like.device)[None]
-        made: dict[str, tuple[Tensor, Tensor]] = {}
+        made: Tables = {}
         for kind in self.sizes:
             extra = {"layer_type": kind} if self.by_kind else {}
             shared = None if self.by_kind else next(iter(made.values()), None)
             made[kind] = shared or signed(*self.module(self.like, places, **extra))
         self.tables = made
 
-    def at(self, positions: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """[N, 1, D] each, by kind. positions: [N]"""
+    def at(self, positions: Tensor, tables: Tables | None = None) -> Tables:
+        """[N, 1, D] each, by kind. positions: [N]; tables: an earlier state of these"""
+        tables = tables or self.tables
         taken: dict[int, tuple[Tensor, Tensor]] = {}
-        for table in self.tables.values():
+        for table in tables.values():
             if id(table) not in taken:
-                taken[id(table)] = (table[0][positions], table[1][positions])
-        return {kind: taken[id(table)] for kind, table in self.tables.items()}
+                cosine, sine = (each.index_select(0, positions) for each in table)
+                taken[id(table)] = cosine, sine
+        return {kind: taken[id(table)] for kind, table in tables.items()}
 
 
 def signed(cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:

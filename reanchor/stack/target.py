@@ -6,6 +6,7 @@ It is a `Target` whose passes go through plain functions instead of HF's modules
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,24 +19,40 @@ from reanchor.cache import TreeCache
 from reanchor.core import Tree
 from reanchor.stack.description import LayerShape, describe
 from reanchor.stack.layer import project, score, transform
-from reanchor.stack.rotary import RotaryTables
+from reanchor.stack.regions import Regions
+from reanchor.stack.rotary import RotaryTables, Tables
 from reanchor.stack.weights import Weights
 from reanchor.target import Target, TargetOutput
 
-# (shape, queries [N, heads, D], key and value buffers [kv heads, rows, D]) -> [N, heads, D]
+# (shape, queries [N, heads, D], key and value rows [kv heads, rows, D]) -> [N, heads, D]
 Attend = Callable[[LayerShape, Tensor, Tensor, Tensor], Tensor]
+# (layer, keys, values [N, kv heads, D]) -> all key and value rows [kv heads, rows, D], these among them
+Store = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def silent(_message: str) -> None:
+    pass
 
 
 class LeanTarget(Target):
-    """An HF causal LM run by its description. Raises Undescribed for a model that has none."""
+    """An HF causal LM run by its description. Raises Undescribed for a model that has none.
+
+    graphs: verify in regions of fixed shapes, captured on CUDA.
+    """
 
     stack_name = "lean"
 
     def __init__(
-        self, model: PreTrainedModel, tap_layers: tuple[int, ...] = (), attention: str = "auto"
+        self,
+        model: PreTrainedModel,
+        tap_layers: tuple[int, ...] = (),
+        attention: str = "auto",
+        graphs: bool = False,
+        say: Callable[[str], None] = silent,
     ) -> None:
         super().__init__(model, tap_layers)
         self.attention = Attention(attention)  # whatever HF's modules would take: they are not asked
+        self.graphs, self.say = graphs, say
         self.adopt()
 
     def adopt(self) -> None:
@@ -44,11 +61,13 @@ class LeanTarget(Target):
         self.weights = Weights(self.model, self.stack)
         sizes = {shape.kind: shape.head_dim for shape in self.stack.layers}
         self.rotary = RotaryTables(self.weights.rotary, sizes, self.weights.head.weight)
+        self.regions = Regions(self, self.device.type == "cuda" and self.graphs, self.say)
 
     def new_cache(self) -> TreeCache:
         if not self.weights.current():
             self.adopt()
-        return super().new_cache()
+        cache = super().new_cache()
+        return self.regions.new_cache(cache) if self.graphs else cache
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, cache: TreeCache) -> TargetOutput:
@@ -56,54 +75,74 @@ class LeanTarget(Target):
         if any(shape.softcap or (shape.window or len(prompt)) < len(prompt) for shape in self.stack.layers):
             return super().prefill(prompt, cache)
         positions = torch.arange(len(prompt), device=prompt.device)
-        hidden, features = self.run(prompt, positions, cache, causal)
+        hidden, features = self.run(
+            prompt, self.turns(positions, cache), self.behind(cache, len(prompt)), causal
+        )
         cache.commit(list(range(len(prompt))))
         return TargetOutput(self.logits(hidden[-1:]), features)
 
     @torch.no_grad()
     def verify(self, tree: Tree, cache: TreeCache) -> TargetOutput:
         """Every node of a tree in one pass; commits nothing."""
+        outcome = self.regions.verify(tree, cache) if self.graphs else None
+        if outcome is not None:
+            return TargetOutput(*outcome)
         tokens = torch.tensor(tree.tokens, device=self.device)
         sees = Visibility.pack(tree.ancestry(), tree.depths, cache.length, self.device)
+        store = self.behind(cache, len(tree))
+        hidden, features = self.run(
+            tokens, self.turns(sees.depths + cache.length, cache), store, self.over(sees)
+        )
+        return TargetOutput(self.logits(hidden), features)
+
+    def run(self, tokens: Tensor, turns: Tables, store: Store, attend: Attend) -> tuple[Tensor, Tensor]:
+        """Last states [N, H] and features [N, Dc]."""
+        hidden = self.weights.embed(tokens)
+        taps = {-1: hidden}
+        for index, (shape, weights) in enumerate(zip(self.stack.layers, self.weights.layers, strict=True)):
+            queries, keys, values = project(hidden, weights, shape, self.stack.eps, *turns[shape.kind])
+            attended = attend(shape, queries, *store(index, keys, values))
+            hidden = transform(hidden, attended, weights, self.stack)
+            if index in self.tap_layers:
+                taps[index] = hidden
+        features = [taps[layer] for layer in self.tap_layers]
+        return hidden, torch.cat(features, -1) if features else hidden[:, :0]
+
+    def turns(self, positions: Tensor, cache: TreeCache) -> Tables:
+        self.rotary.reserve(max(cache.capacity, cache.length + len(positions)))
+        return self.rotary.at(positions)
+
+    def behind(self, cache: TreeCache, rows: int) -> Store:
+        """Writes rows behind the committed ones."""
+        cache.reserve(rows)
+        start, end = cache.length, cache.length + rows
+
+        def store(index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+            shape = keys[:0].transpose(0, 1)[None]
+            (key_rows,), (value_rows,) = cache.place(index, shape, shape)
+            key_rows[:, start:end] = keys.transpose(0, 1)
+            value_rows[:, start:end] = values.transpose(0, 1)
+            return key_rows, value_rows
+
+        return store
+
+    def over(self, sees: Visibility) -> Attend:
+        """The attention room under one visibility."""
 
         def attend(shape: LayerShape, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             return self.attention.attend(
                 Problem(queries, keys, values, sees, shape.scale, shape.window, shape.softcap)
             )
 
-        hidden, features = self.run(tokens, sees.depths + cache.length, cache, attend)
-        return TargetOutput(self.logits(hidden), features)
-
-    def run(
-        self, tokens: Tensor, positions: Tensor, cache: TreeCache, attend: Attend
-    ) -> tuple[Tensor, Tensor]:
-        """Last states [N, H] and features [N, Dc]; rows are written behind the committed ones."""
-        start, end = cache.length, cache.length + len(tokens)
-        cache.reserve(len(tokens))
-        self.rotary.reserve(cache.capacity)
-        turns = self.rotary.at(positions)
-        hidden = self.weights.embed(tokens)
-        taps = {-1: hidden}
-        for index, (shape, weights) in enumerate(zip(self.stack.layers, self.weights.layers, strict=True)):
-            queries, keys, values = project(hidden, weights, shape, self.stack.eps, *turns[shape.kind])
-            key_rows, value_rows = self.buffers(cache, index, keys)
-            key_rows[:, start:end] = keys.transpose(0, 1)
-            value_rows[:, start:end] = values.transpose(0, 1)
-            hidden = transform(hidden, attend(shape, queries, key_rows, value_rows), weights, self.stack)
-            if index in self.tap_layers:
-                taps[index] = hidden
-        features = [taps[layer] for layer in self.tap_layers]
-        return hidden, torch.cat(features, -1) if features else hidden[:, :0]
-
-    def buffers(self, cache: TreeCache, index: int, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer's key and value rows [kv heads, capacity, D]; committed and new ones lie there."""
-        row = keys[:0].transpose(0, 1)[None]
-        key_rows, value_rows = cache.place(index, row, row)
-        return key_rows[0], value_rows[0]
+        return attend
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[N, V]"""
         return score(hidden, self.stack, self.weights.norm, self.weights.head)
+
+    def stack_report(self) -> dict[str, Any]:
+        report = super().stack_report()
+        return {**report, "graphs": self.regions.report()} if self.regions.capturing else report
 
 
 def causal(shape: LayerShape, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
