@@ -6,7 +6,7 @@ from typing import Any
 
 from rich import progress
 
-from reanchor.benchmark.report import cells
+from reanchor.benchmark.report import PLAIN, cells
 from reanchor.benchmark.results import Results
 
 from .console import console
@@ -39,9 +39,9 @@ class Progress:
     def so_far(self) -> str:
         """tau and speed-up of every speculative method over all prompts measured, by temperature."""
         found = cells(self.results.records, intervals=False)
-        last = {(each.method, each.temperature): each for each in found}  # the sum of all sets comes last
+        last = {(each.method, each.temperature): each for each in found}  # all sets together come last
         return "  ".join(
             f"{each.method} τ {each.tau:.2f} {each.speedup:.2f}×"
             for each in last.values()
-            if each.tau is not None and each.speedup is not None and each.nodes_per_round != 1
+            if each.method not in PLAIN and each.tau is not None and each.speedup is not None
         )

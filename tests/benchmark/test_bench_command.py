@@ -6,14 +6,17 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from reanchor_cli.main import main
 
 from ..checkpoints import write_drafter, write_target
+from ..drafters import writer
 
 Invoke = Callable[..., Result]
 ROWS = [
@@ -172,6 +175,20 @@ def test_zlab_runs_beside_us(bench):
     cells = figures(bench(*run))["runs"][0]["cells"]
     assert cells[2]["method"] == "zlab" and cells[2]["faults"] == 0
     assert cells[2]["tau"] == cells[1]["tau"]  # the same chain of the same drafter
+
+
+def test_carryover_joins_where_the_checkpoint_has_it(bench, tmp_path):
+    """Once per body of work: with it on and off, alone and with shifted blocks."""
+    plain = writer.dflash()
+    width = plain.tensors["fc.weight"].shape[1]
+    keys = plain.config | {"dflash_config": plain.config["dflash_config"] | {"carryover": True}}
+    tensors = plain.tensors | {"carryover_embedding": torch.full((width,), 0.1)}
+    folder = replace(plain, config=keys, tensors=tensors).save(tmp_path / "learned")
+    cells = figures(bench("--prompts", "own.jsonl", "--drafter", str(folder), "--json"))["runs"][0]["cells"]
+    methods = ["hf", "plain", "dflash", "reanchor", "ddtree", "carryover", "carryover-reanchor"]
+    assert [cell["method"] for cell in cells] == methods
+    assert not any(cell["faults"] for cell in cells)
+    assert cells[5]["blocks_per_round"] == 1 < cells[6]["blocks_per_round"]
 
 
 def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):

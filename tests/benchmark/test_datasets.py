@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -114,6 +115,20 @@ def test_a_hub_in_trouble(trouble, said, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", Hub(trouble))
     with pytest.raises(ValueError, match=said):
         load_set("gsm8k")
+
+
+def test_the_real_library_reads_files(tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    for part in (1, 2):
+        row = {"question_id": f"q{part}", "question_content": "Add.", "starter_code": ""}
+        (tmp_path / f"{part}.jsonl").write_text(json.dumps(row) + "\n")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    files = tuple(str(tmp_path / f"{part}.jsonl") for part in (1, 2))
+    monkeypatch.setitem(SOURCES, "livecodebench", replace(SOURCES["livecodebench"], files=files))
+    assert [prompt.id for prompt in load_set("livecodebench").prompts] == [
+        "livecodebench-q1",
+        "livecodebench-q2",
+    ]
 
 
 def test_without_the_library(monkeypatch):

@@ -101,6 +101,46 @@ def test_the_gate_catches_a_broken_decoder(place, dtype):
     assert broken.method == "broken" and broken.faults == 2 and broken.speedup is None
 
 
+class Swapped(Broken):
+    """Takes one token for another that the target's head can't tell from it."""
+
+    def __init__(self, inner, twins: dict[int, int]) -> None:
+        self.inner, self.twins = inner, twins
+
+    def decode(self, ids, sampling):
+        outcome = self.inner.decode(ids, sampling)
+        place = next(at for at, token in enumerate(outcome.tokens) if token in self.twins)
+        tokens = list(outcome.tokens)
+        tokens[place] = self.twins[tokens[place]]
+        return replace(outcome, tokens=tokens)
+
+
+@pytest.mark.parametrize("dtype, fault", [(torch.bfloat16, False), (torch.float32, True)])
+def test_a_tie_is_told_from_a_fault_where_rounding_is_allowed(dtype, fault):
+    bench = tiny_bench(dtype=dtype, methods=("plain",))
+    chosen = next(bench.run([tiny_set(1)], [0.0])).turns[0]["plain"].tokens[4]
+    twin = (chosen + 1) % 64
+    with torch.no_grad():
+        weight = bench.gate.target.model.get_output_embeddings().weight
+        weight[twin] = weight[chosen]
+    bench = replace(
+        bench, contestants=[*bench.contestants, Swapped(bench.contestants[0], {chosen: twin, twin: chosen})]
+    )
+    (difference,) = next(bench.run([tiny_set(1)], [0.0])).differences
+    assert difference.gap == difference.loss == 0 and difference.fault == fault
+    assert (difference.noise is None) == fault
+
+
+def test_the_noise_is_that_of_rounding():
+    """The same position in passes of several widths: next to nothing in float32, more in bfloat16."""
+    noises = []
+    for dtype in (torch.float32, torch.bfloat16):
+        gate = tiny_bench(dtype=dtype, methods=("plain",)).gate
+        prefix = torch.arange(40) % 64
+        noises.append(gate.noise(prefix, gate.full_logits(prefix)))
+    assert noises[0] < 1e-4 < noises[1] < 1
+
+
 def test_a_prompt_that_does_not_fit_is_named():
     bench = replace(tiny_bench(methods=("plain",)), context_length=6)
     with pytest.raises(ValueError, match="'p0' has 5 tokens and the target's context 6"):
