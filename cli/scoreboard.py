@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from reanchor.benchmark import costs, paper
@@ -116,54 +117,59 @@ def break_even(cell: Cell) -> float | None:
     return cell.tau / cell.speedup if cell.tau and cell.speedup else None
 
 
+Row = tuple[str, Callable[[dict[str, Cell]], str], Callable[[dict[str, Cell]], float | None]]
+
+
 def ablation_grid(found: Sequence[Cell], name: str, title: str) -> Grid:
     """Rows as in the paper, datasets across, their mean, and what the paper's text says."""
     ablation = ABLATIONS[name]
-    datasets = [each for each in dict.fromkeys(cell.dataset for cell in found) if each != ALL]
-    temperatures = dict.fromkeys(each.temperature for each in found)
-    columns = [
-        f"{each} T={at:g}" if len(temperatures) > 1 else each for at in temperatures for each in datasets
-    ]
-    grid = Grid(f"{ablation.title}: {title}", ["", *columns, "mean", f"paper ({paper.SETTING})"])
-    for row, figure in rows_of(ablation):
-        values = [
-            figure({c.method: c for c in found if (c.dataset, c.temperature) == (dataset, at)})
-            for at in temperatures
-            for dataset in datasets
-        ]
-        known = [value for value in values if value is not None]
-        mean = sum(known) / len(known) if known else None
-        form = percent if ablation.shares else number
-        grid.add(row, *(form(each) for each in (*values, mean)), ablation.paper.get(row, "–"))
+    groups: dict[tuple[str, float], dict[str, Cell]] = {}
     for each in found:
-        if each.faults:
-            grid.add(
-                f"{each.method}: {each.faults} faults on {each.dataset}", *[""] * (len(grid.columns) - 1)
-            )
+        if each.dataset != ALL:
+            groups.setdefault((each.dataset, each.temperature), {})[each.method] = each
+    several = len({temperature for _, temperature in groups}) > 1
+    columns = [f"{dataset} T={at:g}" if several else dataset for dataset, at in groups]
+    grid = Grid(f"{ablation.title}: {title}", ["", *columns, "mean", f"paper ({paper.SETTING})"])
+    for row, text, figure in rows_of(ablation):
+        known = [value for by in groups.values() if (value := figure(by)) is not None]
+        mean = sum(known) / len(known) if known else None
+        shown = share(mean) if ablation.shares else number(mean)
+        grid.add(row, *(text(by) for by in groups.values()), shown, ablation.paper.get(row, "–"))
     return grid
 
 
-def rows_of(ablation: Ablation) -> list[tuple[str, Callable[[dict[str, Cell]], float | None]]]:
-    """The rows' names, and each one's figure from the cells of one dataset by method."""
-    if ablation.shares:
-        variant = ablation.variants[0].name
-        return [
-            (each.name, lambda by, each=each: ratio(by[variant].counts, each.part, each.of))  # type: ignore[misc]
-            for each in ablation.shares
-        ]
-    return [
-        (each.name, lambda by, name=each.name: tau_of(by, name, ablation.against))  # type: ignore[misc]
-        for each in ablation.variants
-    ]
+def rows_of(ablation: Ablation) -> list[Row]:
+    """A row's name, its text for the cells of one dataset by method, and the figure whose mean is taken."""
+    rows: list[Row] = []
+    for each in ablation.shares:
+        counted = partial(ratio, variant=ablation.variants[0].name, part=each.part, of=each.of)
+        rows.append((each.name, lambda by, counted=counted: share(counted(by)), counted))  # type: ignore[misc]
+    for variant in () if ablation.shares else ablation.variants:
+        tau = partial(tau_of, name=variant.name, against=ablation.against)
+        rows.append((variant.name, partial(tau_text, name=variant.name, against=ablation.against), tau))
+    return rows
 
 
-def ratio(counts: dict[str, int], part: str, of: str) -> float | None:
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def ratio(by: dict[str, Cell], variant: str, part: str, of: str) -> float | None:
+    counts = by[variant].counts
     return counts[part] / counts[of] if counts.get(of) else None
 
 
 def tau_of(by: dict[str, Cell], name: str, against: str | None) -> float | None:
     tau, base = by[name].tau, 0.0 if against is None else by[against].tau
     return None if tau is None or base is None else tau - base
+
+
+def tau_text(by: dict[str, Cell], name: str, against: str | None) -> str:
+    """Acceptance, speed-up, and what it took in nodes."""
+    cell, tau = by[name], tau_of(by, name, against)
+    speed = f"{cell.faults} faults" if cell.faults else f"{number(cell.speedup)}×"
+    interval = spread(cell.tau_interval) if against is None else ""
+    return f"{number(tau)}{interval} / {speed} ({number(cell.nodes_per_round, 1)} nodes)"
 
 
 def sweep_grid(found: Sequence[Cell], sweep: Sweep, temperature: float) -> Grid:

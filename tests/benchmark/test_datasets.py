@@ -46,6 +46,8 @@ ROWS = {
     "alpaca": (
         {"instruction": "Shorten.", "input": "Long.", "output": "L."}, ["Shorten.\n\nInput:\nLong."], "L."
     ),
+    "ultrachat": ({"prompt_id": "h", "prompt": "Chat.", "messages": []}, ["Chat."], None),
+    "magpie": ({"uuid": "m", "instruction": "Do.", "response": "r"}, ["Do."], None),
     **{name: ({"prompt": "Say."}, ["Say."], None) for name in SUITES["speculators"]},
 }  # fmt: skip
 
@@ -85,7 +87,7 @@ def test_without_starter_code_the_place_for_it_is_marked(monkeypatch):
 
 def test_the_suites_are_the_papers():
     assert len(SUITES["reanchor"]) == len(SUITES["speculators"]) == 8
-    assert {name for suite in SUITES.values() for name in suite} == set(SOURCES)
+    assert {name for suite in SUITES.values() for name in suite} <= set(SOURCES)
 
 
 def test_a_limit_chooses_the_same_rows_every_time(monkeypatch):
