@@ -142,7 +142,7 @@ def carry_out(
     with Progress(total, results) as progress:
         for record in bench.run(sets, temperatures, results.done):
             results.append(record)
-            progress.advance()
+            progress.advance(record)
             for each in record.differences:
                 say(f"{record.dataset} {record.id}: {each}")
     return results

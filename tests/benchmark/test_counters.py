@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
 from reanchor.benchmark.ablations import ABLATIONS, contestants_of
 from reanchor.benchmark.counters import Agreement, Alignment, Earliest, Observed
@@ -12,7 +13,7 @@ from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Draft, Retained, Step, Tree, Verdict
 from reanchor.proposal import assemble
 from tests.benchmark.players import Letters, Oracle
-from tests.tiny import greedy, tiny_target
+from tests.tiny import ScriptedDrafter, greedy, tiny_target
 
 
 class Given:
@@ -99,6 +100,41 @@ def test_a_round_that_drafted_nothing_counts_nothing():
     assert counter.take() == dict.fromkeys(Alignment.names, 0)
 
 
+# A drafter whose baseline is right for one token and whose shifted blocks, which start with that token, are right to
+# their end. A round without retained states commits 2 tokens and leaves three states; the next commits what its scope
+# lets it: 6 with the whole block of five, 5 inside the block of the baseline, 2 when only what is beyond may differ.
+# All of that was accepted, so nothing is left for the round after.
+ROUNDS = {
+    "DFlash": [2] * 12, "+ shifted blocks": [2, 6] * 3, "+ token matching": [2, 6] * 3,
+    "token matching, retention longest": [2, 6] * 3, "fixed": [2, 6] * 3, "random": [2, 6] * 3,
+    "longest": [2, 6] * 3, "earliest": [2, 6] * 3, "full": [2, 6] * 3, "in-block only": [2, 5] * 3 + [2, 1],
+    "extension only": [2] * 12, "reanchor": [2, 6] * 3, "all sites": [2, 6] * 3,
+}  # fmt: skip
+COUNTS = {
+    "reanchor": {"blocks": 9, "matched": 9, "shifted_only": 6, "multiple": 0},
+    "all sites": {"groups": 9, "eligible": 9, "won": 9},
+}
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_a_scripted_pair_gives_the_rounds_and_counts_that_follow_from_its_script(name):
+    model, prompt = tiny_target(), [3, 14, 15, 9, 2, 6]
+    truth = greedy(model, torch.tensor(prompt), 60)
+    drafter = ScriptedDrafter(prompt + truth, "decoy")
+    measured = {
+        contestant.name: contestant.decode(prompt, SamplingConfig(25))
+        for contestant in contestants_of(ABLATIONS[name], model, drafter, DecodeConfig())
+    }
+    for variant, outcome in measured.items():
+        assert outcome.tokens == truth[:25]
+        if variant in ROUNDS:
+            assert [each.tokens for each in outcome.rounds] == ROUNDS[variant], variant
+        if variant in COUNTS:
+            assert outcome.counts == COUNTS[variant]
+    if name == "components":  # its own tokens along the rejected path cost nothing and can only help
+        assert measured["+ verifier path"].passes <= measured["+ token matching"].passes
+
+
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_every_variant_gives_the_targets_own_tokens(name):
     """And a chain that misses every fourth position accepts what can be counted by hand."""
@@ -106,8 +142,6 @@ def test_every_variant_gives_the_targets_own_tokens(name):
     oracle = Oracle(model)
     ids = Letters()("alphabet").input_ids
     oracle.prompt(ids)
-    import torch
-
     truth = greedy(model, torch.tensor(ids), 20)
     for contestant in contestants_of(ABLATIONS[name], model, oracle, DecodeConfig()):
         outcome = contestant.decode(ids, SamplingConfig(20))
