@@ -8,8 +8,9 @@ committed length and a number of nodes; the trie is a random one. First every me
 definition on sampled rows; one that does not is reported, not timed, and the exit status is 1. Then
 methods take turns, so that a drifting machine drifts for all; the figures are medians. Masks are made
 before the clock starts, for every method alike: the engine makes them once a pass, not once a layer. On
-CUDA the second-level cache is overwritten before every call, as the rest of a pass would. `of copy` is the
-rate at which our fastest backend moves keys and values, as a share of this device's measured copy rate. A
+CUDA the second-level cache is overwritten before every call, as the rest of a pass would. `auto` is
+the backend the engine would take; `of copy` is the rate at which it moves keys and values, as a share of this
+device's measured copy rate. A
 declined or unavailable method is listed with its reason.
 """
 
@@ -34,7 +35,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from reanchor.attention import reference
 from reanchor.attention.problem import Problem, Visibility
-from reanchor.attention.table import BACKENDS
+from reanchor.attention.table import BACKENDS, pick
 
 OURS = tuple(BACKENDS)
 PEERS = ("dense", "flex", "xformers")
@@ -76,16 +77,11 @@ class Row:
 
     case: Case
     bytes: int  # of keys and values attended to
+    auto: str  # the backend `auto` takes
     milliseconds: dict[str, float] = field(default_factory=dict)  # medians
     spread: dict[str, tuple[float, float]] = field(default_factory=dict)  # quartiles
     absent: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def best(self) -> str | None:
-        """Our fastest backend."""
-        ours = {name: self.milliseconds[name] for name in OURS if name in self.milliseconds}
-        return min(ours, key=lambda name: ours[name]) if ours else None
 
 
 def make(case: Case, dtype: torch.dtype, device: torch.device) -> Problem:
@@ -271,7 +267,7 @@ class Benchmark:
 
     def run(self, case: Case) -> Row:
         problem = make(case, self.dtype, self.device)
-        row = Row(case, bytes_read(problem))
+        row = Row(case, bytes_read(problem), pick(problem).backend.name)
         rows, exact = exact_rows(problem)
         calls: dict[str, Callable[[], Tensor]] = {}
         for name in (*OURS, *PEERS):
@@ -316,14 +312,13 @@ class Benchmark:
 def table(rows: list[Row], rate: float) -> Table:
     shown = [name for name in (*OURS, *PEERS) if any(name in row.milliseconds for row in rows)]
     grid = Table(title="one layer's tree attention, median ms", title_justify="left")
-    for name in ("layout", "committed", "nodes", *shown, "ours against dense", "of copy"):
+    for name in ("layout", "committed", "nodes", *shown, "auto against dense", "of copy"):
         grid.add_column(name, justify="left" if name == "layout" else "right")
     for row in rows:
         times = {name: f"{row.milliseconds[name]:.3f}" for name in row.milliseconds}
-        best, against = row.best, "–"
-        if best and "dense" in row.milliseconds:
-            against = f"{row.milliseconds['dense'] / row.milliseconds[best]:.2f}×"
-        share = f"{row.bytes / (row.milliseconds[best] / 1e3) / rate:.0%}" if best else "–"
+        ours, peer = row.milliseconds.get(row.auto), row.milliseconds.get("dense")
+        against = f"{peer / ours:.2f}×" if ours and peer else "–"
+        share = f"{row.bytes / (ours / 1e3) / rate:.0%}" if ours else "–"
         case = row.case
         cells = [times.get(name, "wrong" if name in row.wrong else "–") for name in shown]
         grid.add_row(case.layout, str(case.length), str(case.nodes), *cells, against, share)

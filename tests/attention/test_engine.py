@@ -13,6 +13,7 @@ from reanchor.attention.table import BACKENDS, Backend
 from reanchor.config import AttentionChoice
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.loading import load_drafter
+from reanchor.loading import load_pair
 from tests.drafters.test_matrix import NEW, PROMPT, fitted, target_of
 from tests.drafters.writer import DIALECTS
 from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
@@ -75,6 +76,25 @@ def test_the_kernels_decode_the_same(family, stack, choice):
     assert used == (choice,)
     assert (tokens, accepted) == run(model, prompt, script, "second", new=10, dense=True)[:2]
     assert tokens == script[len(prompt) :][:10]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", ["hf", "auto"])
+def test_kernels_and_backends_agree_on_the_embedded_pair(stack):
+    """Single precision; under the interpreter by the kernels too, for fewer tokens."""
+    pair = load_pair("demo", "demo")
+    prompt = torch.as_tensor(
+        pair.tokenizer("The three primary colours are", return_tensors="pt").input_ids[0]
+    )
+    choices, new = (["triton", "flash"], 5) if INTERPRETED else (["auto", "reference"], 48)
+    limit = SamplingConfig(max_new_tokens=new)
+    dense = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig(stack="hf"))
+    dense.target.scope = None
+    expected = [(step.tokens, step.accepted) for step in dense.decode(prompt, limit)]
+    for choice in choices:
+        decoder = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig(attention=choice, stack=stack))
+        assert [(step.tokens, step.accepted) for step in decoder.decode(prompt, limit)] == expected
+        assert decoder.target.attention.used == ("sdpa" if choice == "auto" else choice,)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="triton serves the CPU in this process")
