@@ -10,6 +10,10 @@ but such calls.
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import textwrap
 import threading
 from dataclasses import dataclass
 from types import TracebackType
@@ -45,15 +49,44 @@ def refusal(model: nn.Module) -> str | None:
     layers = attention_modules(model)
     if not getattr(model, "_supports_attention_backend", False) or not layers:
         return f"{name} does not take its attention from transformers' attention interface"
-    if any(getattr(layer, "sinks", None) is not None for layer in layers):
-        return f"{name} has attention sinks, which no backend computes"
     if ignores_soft_cap(model):
         return "transformers' sdpa leaves the soft cap of the scores out, ours would not; load it with eager attention"
     for layer in layers:
         unknown = sorted(set(getattr(layer.config, "layer_types", None) or ()) - set(LAYER_TYPES))
         if unknown:
             return f"{name} has layers of type {', '.join(map(str, unknown))}"
+        kind: Any = type(layer)
+        passed = passed_keywords(kind)
+        scores = sorted(passed & set(UNKNOWN_SCORES))
+        if scores or getattr(layer, "sinks", None) is not None:
+            return f"{name} passes {', '.join(scores) or 'attention sinks'}, which no backend computes"
+        if has_window(layer) and "sliding_window" not in passed:
+            return f"{name} keeps its sliding window in the mask alone"
     return None
+
+
+@functools.cache
+def passed_keywords(layer: Any) -> frozenset[str]:
+    """The keywords by which an attention layer calls its interface, read in its source; none without a source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(layer.forward))
+    except (OSError, TypeError):
+        return frozenset()
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    named = [
+        call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "attention_interface"
+    ]
+    return frozenset(keyword.arg for call in named for keyword in call.keywords if keyword.arg)
+
+
+def has_window(layer: Any) -> bool:
+    """Whether the config gives this layer a sliding window."""
+    types = getattr(layer.config, "layer_types", None)
+    if types:
+        return types[layer.layer_idx] == "sliding_attention"
+    return bool(getattr(layer.config, "sliding_window", None)) and getattr(
+        layer.config, "use_sliding_window", True
+    )
 
 
 def ignores_soft_cap(model: nn.Module) -> bool:
@@ -176,9 +209,7 @@ def check(
     for unknown in UNKNOWN_SCORES:
         if keywords.get(unknown) is not None:
             raise ValueError(f"{name} passes `{unknown}`, which no attention backend computes")
-    types = getattr(module.config, "layer_types", None)
-    sliding = types is not None and types[module.layer_idx] == "sliding_attention"
-    if sliding and sliding_window is None:
+    if getattr(module.config, "layer_types", None) and has_window(module) and sliding_window is None:
         raise ValueError(f"{name} is a sliding layer but passes no window")
     length = call.sees.host_length
     if length is not None and key.shape[2] < length + call.sees.tail:

@@ -7,16 +7,18 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from transformers import DynamicCache, LlamaForCausalLM
+from transformers import DynamicCache, LlamaForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
+from transformers.models.llama.modeling_llama import LlamaAttention
 
-from reanchor.attention.huggingface import Scope, refusal
+from reanchor.attention.huggingface import Scope, passed_keywords, refusal
 from reanchor.attention.problem import Visibility
 from reanchor.attention.table import Attention
 from reanchor.cache import TreeCache
 from tests.attention.problems import random_trie
-from tests.tiny import FAMILIES, VOCAB, tiny_target
+from tests.tiny import FAMILIES, SHAPE, VOCAB, tiny_target
 
 PROMPT, NODES = 21, 14
 # the argument's name before transformers 5.24
@@ -104,12 +106,27 @@ def test_a_cache_that_forgets_rows_is_refused():
         model(input_ids=torch.arange(3)[None], use_cache=True, **{CACHE: cache}, **scope.keywords(visible))
 
 
+def test_a_window_that_only_the_mask_holds_is_refused():
+    shape = {**SHAPE, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
+    window = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 3}
+    made = Qwen2MoeForCausalLM(Qwen2MoeConfig(**shape, **window, shared_expert_intermediate_size=8))
+    assert "in the mask alone" in str(refusal(made))
+
+
+def test_keywords_are_read_in_the_source():
+    gpt_oss = passed_keywords(GptOssAttention)
+    assert {"sliding_window", "s_aux", "scaling"} <= gpt_oss
+    assert "sliding_window" not in passed_keywords(LlamaAttention)
+
+
 def test_models_that_cannot_be_served_are_refused_with_the_reason():
     model = tiny_target("llama")
     assert refusal(model) is None
     model.model.layers[0].self_attn.sinks = torch.zeros(4)
     assert "attention sinks" in str(refusal(model))
     del model.model.layers[0].self_attn.sinks
+    for made in (tiny_target(family) for family in set(FAMILIES) - {"gemma2"}):  # it asks for eager attention
+        assert refusal(made) is None
     model.config.layer_types = ["chunked_attention"] * 3
     with pytest.raises(ValueError, match="layers of type chunked_attention; verify through"):
         Scope(model, Attention())
