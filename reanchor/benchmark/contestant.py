@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from reanchor.benchmark import memory
 from reanchor.benchmark.outcome import Outcome
@@ -134,6 +134,9 @@ class HuggingFace:
 
     def __init__(self, name: str, model: PreTrainedModel, **extra: Any) -> None:
         self.name, self.model, self.extra = name, model, extra
+        ends = end_ids(model)
+        # nothing of the model's own defaults but its ends: a penalty among them would make it another distribution
+        self.defaults = GenerationConfig(eos_token_id=list(ends) or None, pad_token_id=ends[0] if ends else 0)
 
     def decode(self, ids: list[int], sampling: SamplingConfig) -> Outcome:
         prompt = torch.tensor([ids], device=self.model.device)
@@ -141,7 +144,7 @@ class HuggingFace:
             torch.manual_seed(sampling.seed)
         memory.reset_peak(self.model.device)
         clock, generate = PassClock(self.model), self.model.generate
-        with clock.running():
+        with self.own_defaults(), clock.running():
             output = generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
@@ -151,3 +154,11 @@ class HuggingFace:
             )
         assert isinstance(output, Tensor)
         return clock.outcome(output[0, len(ids) :].tolist())
+
+    @contextmanager
+    def own_defaults(self) -> Iterator[None]:
+        theirs, self.model.generation_config = self.model.generation_config, self.defaults
+        try:
+            yield
+        finally:
+            self.model.generation_config = theirs

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from reanchor.benchmark.contestant import Engine, HuggingFace
 from reanchor.benchmark.report import cells
 from reanchor.benchmark.results import open_results
+from reanchor.config import DecodeConfig, SamplingConfig
 from tests.benchmark.players import METHODS, outcome_of, tiny_bench, tiny_set
 from tests.tiny import greedy, tiny_target
 
@@ -60,6 +62,18 @@ def test_turns_are_answered_on_the_references_own_answers():
     assert bench.contestants[0].asked[-1] == bench.contestants[1].asked[-1] == second
     assert record.prompt_tokens == [5, len(second)]
     assert len(record.outcomes("dflash")) == 2
+
+
+def test_a_models_own_generation_defaults_change_nothing():
+    model, prompt = tiny_target(), [3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9]
+    truth = greedy(model, torch.tensor(prompt), 20)
+    end = max(truth.index(token) for token in truth)  # of the token that comes first the latest
+    model.generation_config.repetition_penalty = 1.8
+    model.generation_config.eos_token_id = [truth[end], 63]
+    assert end > 2 and greedy(model, torch.tensor(prompt), 20) != truth[: end + 1]
+    for player in (HuggingFace("hf", model), Engine("plain", model, None, DecodeConfig(method="plain"))):
+        assert player.decode(prompt, SamplingConfig(20)).tokens == truth[: end + 1]
+    assert model.generation_config.repetition_penalty == 1.8
 
 
 def test_sampling_is_not_gated_and_every_temperature_is_run():
