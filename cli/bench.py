@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .contest import Terms
 
-METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree", "carryover", "carryover-reanchor")
+METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree", "auto", "carryover", "carryover-reanchor")
 STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement")
 
 

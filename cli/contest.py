@@ -34,6 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dflash": {"method": "dflash", "carryover": False},
     "reanchor": {"method": "reanchor", "carryover": False},
     "ddtree": {"method": "ddtree", "carryover": False},
+    "auto": {"method": "auto", "carryover": False},
     "carryover": {"method": "dflash", "carryover": True},
     "carryover-reanchor": {"method": "reanchor", "carryover": True},
 }
@@ -148,7 +149,7 @@ def usual(drafter: Any) -> tuple[str, ...]:
     if drafter is None:
         return PLAIN
     learned = ("carryover", "carryover-reanchor") if getattr(drafter, "carryover", False) else ()
-    return (*PLAIN, "dflash", "reanchor", "ddtree", *learned)
+    return (*PLAIN, "dflash", "reanchor", "ddtree", "auto", *learned)
 
 
 def drafter_folder(pair: Pair) -> Path | None:

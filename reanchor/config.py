@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
-Method = Literal["reanchor", "dflash", "ddtree", "plain"]
+Method = Literal["auto", "reanchor", "dflash", "ddtree", "plain"]
 Attach = Literal["earliest", "fixed", "longest", "random", "all"]
 Retention = Literal["first", "longest"]
 Scope = Literal["full", "in_block", "extension"]
@@ -15,7 +15,7 @@ VerifierPath = Literal["off", "path", "attach"]
 Stochastic = Literal["sample", "rejection"]
 AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
 StackChoice = Literal["auto", "hf", "lean"]
-DDTREE_NODES = 64
+DEFAULT_NODES = {"ddtree": 64, "auto": 64}  # trees of candidates have no end of their own
 
 
 def knob(default: Any, help: str) -> Any:
@@ -36,8 +36,8 @@ class DecodeConfig:
 
     method: Method = knob(
         "reanchor",
-        "What a round verifies: the baseline and shifted blocks, the baseline alone, the likeliest tree of its "
-        "candidates, or nothing.",
+        "What a round verifies: the best trie of every source's candidates, the baseline and shifted blocks, the "
+        "baseline alone, the likeliest tree of its candidates, or nothing.",
     )
     attach: Attach = knob("earliest", "Where a shifted block joins the baseline (method, Table 6).")
     retention: Retention = knob("first", "Which rejected path leaves its states for the next round.")
@@ -57,7 +57,7 @@ class DecodeConfig:
     )
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
-        None, "Most trie nodes a round verifies, anchor included.  [default: no limit; ddtree 64]"
+        None, "Most trie nodes a round verifies, anchor included.  [default: no limit; ddtree and auto 64]"
     )
     attention: AttentionChoice = knob("auto", "Attention over tries and blocks; auto: the first that can.")
     stack: StackChoice = knob(
@@ -80,8 +80,8 @@ class DecodeConfig:
 
     @property
     def node_budget(self) -> int | None:
-        """max_nodes, or ddtree's own default: a tree of candidates has no end of its own."""
-        return DDTREE_NODES if self.max_nodes is None and self.method == "ddtree" else self.max_nodes
+        """max_nodes, or the method's own default."""
+        return self.max_nodes if self.max_nodes is not None else DEFAULT_NODES.get(self.method)
 
 
 @dataclass(frozen=True)

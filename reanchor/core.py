@@ -13,6 +13,10 @@ import numpy as np
 from torch import Tensor
 
 ROOT, VERIFIER_PATH, BASELINE = -1, -2, 0  # origins of a node; a shifted block's origin is its offset d >= 1
+RECALL, TEXT = (
+    -3,
+    -4,
+)  # method auto only: what the target said after the same tokens, what followed them before
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,9 @@ class Tree:
     paths: list[list[int]]  # inserted paths as node indices from the root, in insertion order
     matched: int = 0  # shifted blocks that found a place
     children: dict[tuple[int, int], int] = field(default_factory=dict)  # (parent, token) -> node
+    values: list[float] = field(
+        default_factory=list
+    )  # [N] expected acceptance of each node, where it was priced
 
     def __len__(self) -> int:
         return len(self.tokens)

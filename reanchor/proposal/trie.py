@@ -37,5 +37,14 @@ class Trie:
         self.origins.append(origin)
         return node
 
-    def freeze(self, matched: int = 0) -> Tree:
-        return Tree(self.tokens, self.parents, self.depths, self.origins, self.paths, matched, self.children)
+    def freeze(self, matched: int = 0, values: list[float] | None = None) -> Tree:
+        return Tree(
+            self.tokens,
+            self.parents,
+            self.depths,
+            self.origins,
+            self.paths,
+            matched,
+            self.children,
+            values or [],
+        )

@@ -54,7 +54,14 @@ def figures(result: Result) -> dict:
 def test_json_holds_every_method_and_every_figure(bench):
     given = figures(bench("--prompts", "own.jsonl", "--json"))
     (run,) = given["runs"]
-    assert [cell["method"] for cell in run["cells"]] == ["hf", "plain", "dflash", "reanchor", "ddtree"]
+    assert [cell["method"] for cell in run["cells"]] == [
+        "hf",
+        "plain",
+        "dflash",
+        "reanchor",
+        "ddtree",
+        "auto",
+    ]
     for cell in run["cells"]:
         assert cell["prompts"] == 3 and cell["faults"] == cell["ties"] == 0
         assert cell["tau"] >= 1 and cell["tokens"] > 3 and cell["tokens_per_second"] > 0
@@ -97,7 +104,7 @@ def test_the_same_command_goes_on_and_another_does_not_touch_the_file(bench, tmp
 def test_csv_and_markdown(bench):
     run = ("--prompts", "own.jsonl", "--temperature", "0,1", "--output", "r.jsonl")
     rows = list(csv.DictReader(io.StringIO(bench(*run, "--csv").stdout)))
-    assert [(row["temperature"], row["method"]) for row in rows[4:6]] == [("0.0", "ddtree"), ("1.0", "hf")]
+    assert [(row["temperature"], row["method"]) for row in rows[5:7]] == [("0.0", "auto"), ("1.0", "hf")]
     columns = {"dataset", "tau", "tau_low", "tau_high", "speedup", "speedup_low", "verify_seconds", "faults"}
     assert columns <= rows[0].keys()
     assert all(value not in ("", None) for value in (rows[3]["tau_low"], rows[3]["draft_seconds"]))

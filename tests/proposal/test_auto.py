@@ -1,0 +1,179 @@
+"""Method auto: the best trie for its prices, the same tokens as plain decoding, and no look at what it is to guess."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reanchor.loop
+from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
+from reanchor.core import Draft
+from reanchor.proposal import Trie
+from reanchor.proposal.auto import Auto, grow
+from tests import test_sampling as sampling
+from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
+
+PROMPT = torch.tensor([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9])
+NEW = 30
+
+
+class Guesser(ScriptedDrafter):
+    """Two candidates at every position; the right one is second where `mode` plans a mistake."""
+
+    def draft(self, anchor, retained, shifts, cache, top_k=0) -> Draft:
+        draft = super().draft(anchor, retained, shifts, cache)
+        truth = [self._truth(len(cache) + offset + 1, self.proposals) for offset in draft.offsets]
+        rows = [
+            [
+                [first, second if second != first else (second + 1) % self.vocab]
+                for first, second in zip(*each, strict=True)
+            ]
+            for each in zip([block[1:] for block in draft.blocks], truth, strict=True)
+        ]
+        scores = torch.tensor([0.6, 0.3]).log().expand(len(rows), self.proposals, 2)
+        return Draft(draft.offsets, draft.blocks, torch.tensor(rows), scores)
+
+
+def run(model, drafter, new=NEW, **knobs):
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig("auto", **knobs))
+    return list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=new)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("mode", ["right", "wrong", "second", "random"])
+def test_equals_plain_and_keeps_its_budget(family, mode):
+    model = tiny_target(family)
+    truth = greedy(model, PROMPT, NEW)
+    for budget, shifts in itertools.product((1, 2, 9, None), (None, 0)):
+        steps = run(model, Guesser(PROMPT.tolist() + truth, mode), max_nodes=budget, max_shifts=shifts)
+        assert [token for step in steps for token in step.tokens] == truth
+        for step in steps:
+            tree = step.tree
+            assert len(tree) <= (budget or 64)
+            assert all(parent < node for node, parent in enumerate(tree.parents))
+            assert len(set(zip(tree.parents, tree.tokens, strict=True))) == len(tree)
+
+
+def test_it_beats_the_likeliest_tree_of_the_block_where_text_repeats():
+    """A wrong drafter, a repeating text: only what was seen before can be accepted."""
+    model = tiny_target("llama", seed=2)
+    truth = greedy(model, PROMPT, 80)
+    drafter = Guesser(PROMPT.tolist() + [(token + 1) % 64 for token in truth], "wrong")
+    steps = run(model, drafter, new=80, max_nodes=16)
+    assert [token for step in steps for token in step.tokens] == truth
+    assert {origin for step in steps for origin in step.origins} & {-3, -4}
+    assert len(steps) < 80
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.lists(st.floats(0.01, 0.49), min_size=2, max_size=2), min_size=7, max_size=7),
+    st.integers(1, 16),
+    st.integers(0, 3),
+)
+def test_no_tree_of_the_same_size_is_worth_more(prices, budget, max_depth):
+    """Every set of nodes that is a tree, of a full binary world three deep, by brute force."""
+    trie = Trie(0, budget, max_depth)
+
+    def place(node: int) -> int:  # of a node in the heap order of the world: children of p are 2p + 1, 2p + 2
+        return 0 if node == 0 else 2 * place(trie.parents[node]) + trie.tokens[node]
+
+    values = grow(
+        trie, lambda node: sorted(((p, t, 0) for t, p in enumerate(prices[place(node)], 1)), reverse=True)
+    )
+    worth = [1.0]
+    for node in range(1, 15):
+        worth.append(worth[(node - 1) // 2] * prices[(node - 1) // 2][(node - 1) % 2])
+    within = [node for node in range(15) if math.floor(math.log2(node + 1)) <= max_depth]
+    size = min(budget, len(within))
+    best = max(
+        math.fsum(worth[node] for node in chosen)
+        for chosen in itertools.combinations(within, size)
+        if all(node == 0 or (node - 1) // 2 in chosen for node in chosen)
+    )
+    assert len(trie.tokens) == size and math.fsum(values) == pytest.approx(best)
+
+
+def test_nothing_proposed_depends_on_what_the_target_is_about_to_say(monkeypatch):
+    """The trie of every round is the same when that round's output is swapped for noise before anything reads it."""
+    model = tiny_target("qwen3")
+    truth = greedy(model, PROMPT, NEW)
+    drafter = Guesser(PROMPT.tolist() + truth, "second")
+    honest = run(model, drafter, max_nodes=12)
+    for swapped in range(1, len(honest)):
+        rounds, real = itertools.count(), reanchor.loop.Target.verify
+
+        def noise(self, tree, cache, rounds=rounds, swapped=swapped, real=real):
+            output = real(self, tree, cache)
+            if next(rounds) + 1 < swapped:
+                return output
+            return type(output)(torch.randn_like(output.logits), torch.randn_like(output.features))
+
+        target = SpeculativeDecoder(model, drafter, DecodeConfig("auto", max_nodes=12)).target
+        monkeypatch.setattr(type(target), "verify", noise)
+        steps = run(model, drafter, max_nodes=12)[: swapped + 1]
+        monkeypatch.undo()
+        assert [step.tree.tokens for step in steps] == [step.tree.tokens for step in honest[: swapped + 1]]
+
+
+def test_assembling_changes_nothing_that_was_learnt():
+    auto = Auto([1, 2, 3, 1, 2])
+    draft = Draft((0,), [[2, 3]], torch.tensor([[[3, 4]]]), torch.tensor([[[0.6, 0.3]]]).log())
+    before = copy.deepcopy((auto.prices.shares, auto.recall.known, auto.text.followers))
+    first = auto.assemble(draft, 8, 5)
+    assert (auto.prices.shares, auto.recall.known, auto.text.followers) == before
+    assert auto.assemble(draft, 8, 5) == first
+    smaller = auto.assemble(draft, 4, 5)
+    assert smaller.tokens == first.tokens[:4]  # the best tree of four is the beginning of the best of eight
+
+
+def test_a_drafter_without_candidates_is_refused():
+    decoder = SpeculativeDecoder(tiny_target(), ScriptedDrafter([1] * 99), DecodeConfig("auto"))
+    with pytest.raises(ValueError, match="auto needs candidates"):
+        list(decoder.decode(PROMPT))
+
+
+class RandomGuesser(Guesser):
+    def __init__(self, script, _mode, block_size, vocab) -> None:
+        super().__init__(script, "random", block_size, vocab)
+
+
+model = sampling.model  # the fixture of a target whose every sequence can be counted
+
+
+@pytest.mark.parametrize("rules", ["t1", "t0.7-top-p", "penalty"])
+def test_sampled_tokens_have_the_targets_distribution(model, rules, monkeypatch):
+    monkeypatch.setattr(sampling, "ScriptedDrafter", RandomGuesser)
+    joint = sampling.exact(model, sampling.processors(rules))
+    counts = sampling.draws(model, sampling.processors(rules), DecodeConfig("auto", max_nodes=9))
+    assert sampling.p_value(counts, joint) > 1e-3
+
+
+def test_a_broken_verifier_fails_the_same_test(model, monkeypatch):
+    monkeypatch.setattr(sampling, "ScriptedDrafter", RandomGuesser)
+    monkeypatch.setattr(
+        reanchor.loop,
+        "verify",
+        lambda tree, logits, choice, *_: sampling.accepts_any_child(tree, logits, choice),
+    )
+    counts = sampling.draws(model, sampling.processors("t1"), DecodeConfig("auto", max_nodes=9), 500)
+    assert sampling.p_value(counts, sampling.exact(model, sampling.processors("t1"))) < 1e-9
+
+
+def test_the_states_retained_are_those_of_the_likeliest_rejected_path():
+    model = tiny_target("qwen3")
+    truth = greedy(model, PROMPT, NEW)
+    steps = run(model, Guesser(PROMPT.tolist() + truth, "second"))
+    lengths = []
+    for step in steps:
+        node, length = step.verdict.path[-1], 0
+        while node in step.tree.parents:
+            node, length = step.tree.parents.index(node), length + 1
+        lengths.append(length)
+    assert [step.retained for step in steps[1:]] == lengths[:-1] and any(lengths)

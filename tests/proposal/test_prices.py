@@ -1,0 +1,73 @@
+"""Prices against a synthetic target of known acceptance."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from reanchor.core import BASELINE, RECALL
+from reanchor.proposal.prices import LEAST, NOBODY, Prices
+from reanchor.proposal.sources import Claim
+
+
+def claims(*named):
+    return [Claim(source, origin, chances) for source, origin, chances in named]
+
+
+def world(rng: random.Random, baseline: float, recall: float):
+    """Claims on two tokens each, and the target's choice: the baseline's, recall's, or something else."""
+    tokens = rng.sample(range(100), 4)
+    said = claims(
+        ("baseline", BASELINE, {tokens[0]: 0.7, tokens[1]: 0.3}),
+        ("recall 1", RECALL, {tokens[2]: 0.7, tokens[3]: 0.3}),
+    )
+    who = rng.choices((0, 2, None), (baseline, recall, 1 - baseline - recall))[0]
+    return said, 999 if who is None else tokens[who + (rng.random() < 0.3)]
+
+
+@pytest.mark.parametrize("baseline, recall", [(0.7, 0.1), (0.1, 0.7), (0.3, 0.3)])
+def test_shares_converge_on_what_each_source_is_worth(baseline, recall):
+    rng, prices = random.Random(0), Prices(rate=0.01)
+    errors = []
+    for step in range(3000):
+        said, chosen = world(rng, baseline, recall)
+        if step >= 2000:
+            priced = {token: price for price, token, _ in prices.of(said, 1)}
+            errors.append([priced[token] for claim in said for token in claim.chances])
+        prices.learn(said, 1, chosen)
+    means = [sum(column) / len(errors) for column in zip(*errors, strict=True)]
+    truth = [baseline * 0.7, baseline * 0.3, recall * 0.7, recall * 0.3]
+    assert means == pytest.approx(truth, abs=0.05)
+
+
+def test_what_no_one_saw_learns_nothing():
+    prices = Prices()
+    before = [dict(band) for band in prices.shares]
+    prices.learn([], 0, 5)
+    assert prices.shares == before
+
+
+def test_depths_learn_apart_and_a_share_can_come_back():
+    prices = Prices(rate=0.2)
+    said = claims(("baseline", BASELINE, {1: 1.0}), ("recall 1", RECALL, {2: 1.0}))
+    for _ in range(200):
+        prices.learn(said, 0, 2)
+    assert prices.of(said, 0)[0][1] == 2 and prices.of(said, 3) == Prices().of(said, 3)
+    assert prices.shares[0]["baseline"] == LEAST
+    for _ in range(200):
+        prices.learn(said, 0, 1)
+    assert prices.of(said, 0)[0][1] == 1
+
+
+def test_one_token_named_twice_costs_the_sum_and_prices_stay_below_one():
+    prices = Prices()
+    for band in prices.shares:
+        band.update({"baseline": 0.2, "recall 1": 0.2, NOBODY: 0.1})
+    said = claims(("baseline", BASELINE, {1: 0.5, 2: 0.5}), ("recall 1", RECALL, {1: 1.0}))
+    assert [(price, token, origin) for price, token, origin in prices.of(said, 0)] == [
+        (pytest.approx(0.6), 1, RECALL),
+        (pytest.approx(0.2), 2, BASELINE),
+    ]
+    assert math.fsum(price for price, _, _ in prices.of(said, 0)) < 1

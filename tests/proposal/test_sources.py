@@ -1,0 +1,45 @@
+"""What each source says of a node, against paths written out by hand."""
+
+from __future__ import annotations
+
+from reanchor.proposal.sources import Recall, Shifted, Text, baseline
+
+ROWS = [{1: 0.5}, {2: 0.5}, {3: 0.5}]
+
+
+def said(source, path, depth):
+    return [(claim.source, dict(claim.chances)) for claim in source.claims(path, depth)]
+
+
+def test_the_baseline_speaks_by_depth_alone():
+    assert said(baseline(ROWS), [9, 9, 7], 1) == [("baseline", {2: 0.5})]
+    assert said(baseline(ROWS), [7], 3) == []
+
+
+def test_a_shifted_block_speaks_below_its_anchor():
+    block = Shifted(2, 5, ROWS)
+    assert said(block, [7, 7, 5], 1) == [("shifted", {1: 0.5})]
+    assert said(block, [7, 7, 5, 6, 5], 3) == [("shifted", {3: 0.5})]  # the earliest place counts
+    assert said(block, [7, 7, 6], 1) == []
+    assert said(block, [5, 6], 1) == []  # the anchor of the trie is no place to join
+
+
+def test_recall_knows_one_two_and_three_tokens():
+    recall = Recall()
+    recall.learn([1, 2, 3, 4], {5: 0.9})
+    recall.learn([8, 4], {6: 0.8})
+    assert said(recall, [2, 3, 4], 2) == [
+        ("recall 3", {5: 0.9}),
+        ("recall 2", {5: 0.9}),
+        ("recall 1", {6: 0.8}),
+    ]
+    assert said(recall, [3], 0) == []
+
+
+def test_text_counts_what_followed_the_longest_context():
+    text = Text()
+    text.extend([1, 2, 3, 1, 2, 4, 1, 2, 3])
+    assert said(text, [1, 2], 1) == [("text 2", {3: 2 / 3, 4: 1 / 3})]
+    assert said(text, [7, 2], 1) == [("text 1", {3: 2 / 3, 4: 1 / 3})]
+    assert said(text, [3, 1, 2], 0) == [("text 3", {4: 1.0})]
+    assert said(text, [7], 0) == []
