@@ -192,10 +192,10 @@ def test_carryover_joins_where_the_checkpoint_has_it(bench, tmp_path):
     tensors = plain.tensors | {"carryover_embedding": torch.full((width,), 0.1)}
     folder = replace(plain, config=keys, tensors=tensors).save(tmp_path / "learned")
     cells = figures(bench("--prompts", "own.jsonl", "--drafter", str(folder), "--json"))["runs"][0]["cells"]
-    methods = ["hf", "plain", "dflash", "reanchor", "ddtree", "carryover", "carryover-reanchor"]
+    methods = ["hf", "plain", "dflash", "reanchor", "ddtree", "auto", "carryover", "carryover-reanchor"]
     assert [cell["method"] for cell in cells] == methods
     assert not any(cell["faults"] for cell in cells)
-    assert cells[5]["blocks_per_round"] == 1 < cells[6]["blocks_per_round"]
+    assert cells[6]["blocks_per_round"] == 1 < cells[7]["blocks_per_round"]
 
 
 def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
