@@ -55,7 +55,17 @@ def main_grid(found: Sequence[Cell], temperature: float, title: str) -> Grid:
             one = next((each for each in rivals if each.method == method), None)
             row.append("" if one is None else entry(one, rivals))
         grid.add(SHOWN.get(method, method), *row)
+    if {"dflash", "reanchor"} <= {each.method for each in chosen}:
+        said = f" (paper {paper.GAIN[temperature]})" if temperature in paper.GAIN else ""
+        row = [gain({c.method: c for c in chosen if c.dataset == dataset}) for dataset in datasets]
+        grid.add(f"reanchor over dflash{said}", *row)
     return grid
+
+
+def gain(by: dict[str, Cell]) -> str:
+    """How much more shifted blocks give than the baseline block alone, in acceptance length and in speed."""
+    pairs = [(getattr(by["reanchor"], name), getattr(by["dflash"], name)) for name in ("tau", "speedup")]
+    return " / ".join(f"{ours / theirs - 1:+.1%}" if ours and theirs else "–" for ours, theirs in pairs)
 
 
 def entry(cell: Cell, rivals: Sequence[Cell]) -> str:

@@ -115,6 +115,7 @@ def test_csv_and_markdown(bench):
 def test_a_table_and_its_best_are_shown(bench):
     shown = bench("--prompts", "own.jsonl", "--limit", "2")
     assert shown.exit_code == 0, shown.output
+    assert "reanchor over dflash (paper +15.2 % / +13.4 %)" in shown.stdout
     assert "plain (HF generate)" in shown.stdout and "break-even" in shown.stdout
     assert "not judged" in shown.stdout  # an own file has no answers that could be compared
 
