@@ -15,7 +15,8 @@ from reanchor.core import Step
 from reanchor.drafters.base import Drafter, NoDrafter
 from reanchor.loop import Stage, decode, untimed
 from reanchor.sampling import Choice, choice_for
-from reanchor.stack.choice import target_for
+from reanchor.stack.choice import target_for, target_still
+from reanchor.target import Target
 
 
 def carries(drafter: Drafter, config: DecodeConfig) -> bool:
@@ -43,9 +44,12 @@ class SpeculativeDecoder:
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
         self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter
-        self.target = target_for(model, tuple(drafter.tap_layers), config)
-        if hasattr(drafter, "attention"):
-            drafter.attention = self.target.attention  # one choice, and one report of what came of it
+        self.take(target_for(model, tuple(drafter.tap_layers), config))
+
+    def take(self, target: Target) -> None:
+        self.target = target
+        if hasattr(self.drafter, "attention"):
+            self.drafter.attention = target.attention  # one choice, and one report of what came of it
 
     def decode(
         self,
@@ -61,6 +65,7 @@ class SpeculativeDecoder:
         `choice` replaces `sampling` and `end_ids` when the caller has its own. Raises ValueError for an empty
         prompt, one with no room left in the target's context, and ids outside the vocabulary.
         """
+        self.take(target_still(self.target, self.config))
         ids = self.check_prompt(torch.as_tensor(prompt, dtype=torch.long, device=self.target.device))
         if choice is None:
             sampling = sampling or SamplingConfig()

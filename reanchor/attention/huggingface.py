@@ -29,6 +29,13 @@ from reanchor.attention.table import Attention
 NAME = "reanchor_tail"  # how transformers calls us while a scope is open
 KEYWORD = "reanchor_call"
 LAYER_TYPES = ("full_attention", "sliding_attention")
+KNOWN = (
+    "eager",
+    "sdpa",
+    "flex_attention",
+    "None",
+    "reanchor_tail",
+)  # attention that is the definition's, plain
 # Keywords by which a model changes its scores in ways this room does not know.
 UNKNOWN_SCORES = ("s_aux", "position_bias", "head_mask")
 _open_scopes = 0
@@ -49,6 +56,9 @@ def refusal(model: nn.Module) -> str | None:
     layers = attention_modules(model)
     if not getattr(model, "_supports_attention_backend", False) or not layers:
         return f"{name} does not take its attention from transformers' attention interface"
+    foreign = foreign_attention(model)
+    if foreign is not None:
+        return f"{name} attends by {foreign!r}, which is not transformers' own"
     if ignores_soft_cap(model):
         return "transformers' sdpa leaves the soft cap of the scores out, ours would not; load it with eager attention"
     for layer in layers:
@@ -87,6 +97,13 @@ def has_window(layer: Any) -> bool:
     return bool(getattr(layer.config, "sliding_window", None)) and getattr(
         layer.config, "use_sliding_window", True
     )
+
+
+def foreign_attention(model: nn.Module) -> str | None:
+    """The name of an attention that somebody registered and that may compute anything, or None."""
+    chosen = str(model.config._attn_implementation)  # type: ignore[union-attr]
+    kernel = "/" in chosen or "flash" in chosen  # the same function, faster
+    return None if kernel or chosen in KNOWN else chosen
 
 
 def ignores_soft_cap(model: nn.Module) -> bool:

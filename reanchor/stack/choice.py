@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
+from reanchor.attention.huggingface import refusal
 from reanchor.config import DecodeConfig
-from reanchor.stack.description import Undescribed
+from reanchor.stack.description import Undescribed, describe
 from reanchor.stack.target import LeanTarget
 from reanchor.target import Target
 
@@ -26,3 +27,20 @@ def target_for(model: PreTrainedModel, tap_layers: tuple[int, ...], config: Deco
         target = Target(model, tap_layers, config.attention)
         target.not_lean = str(reason)
         return target
+
+
+def target_still(target: Target, config: DecodeConfig) -> Target:
+    """The same target, or another one where its model was hooked, wrapped or rebuilt since, so that what was done is
+    not passed by. Raises ValueError where the lean stack is asked for by name and can serve no more.
+    """
+    return target if unchanged(target) else target_for(target.model, target.tap_layers, config)
+
+
+def unchanged(target: Target) -> bool:
+    model = target.model
+    if not isinstance(target, LeanTarget):
+        return refusal(model) == target.attention.refused and model.get_decoder().layers is target.layers
+    try:
+        return describe(model) == target.stack
+    except Undescribed:
+        return False

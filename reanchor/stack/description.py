@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
 
-from reanchor.attention.huggingface import ignores_soft_cap
+from reanchor.attention.huggingface import foreign_attention, ignores_soft_cap
 
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh", "gelu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -96,11 +98,15 @@ def describe(model: PreTrainedModel) -> Description:
             f"{name} is none of {', '.join(each.removesuffix('ForCausalLM') for each in FAMILIES)}"
         )
     config = model.config
-    check_modules(model, family)
-    check_rotary(config)
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
     if activation not in ACTIVATIONS:
         raise Undescribed(f"the activation {activation!r} is none of {', '.join(ACTIVATIONS)}")
+    check_modules(model, family)
+    check_computation(model, family, type(ACT2FN[activation]))
+    check_rotary(config)
+    foreign = foreign_attention(model)
+    if foreign is not None:
+        raise Undescribed(f"its attention is {foreign!r}, which is not transformers' own")
     if family.softcap and ignores_soft_cap(model):
         raise Undescribed(
             "transformers' sdpa leaves the soft cap of the scores out; load it with eager attention"
@@ -148,7 +154,11 @@ def check_modules(model: PreTrainedModel, family: Family) -> None:
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if any(getattr(hook, "__module__", "") != IDLE_HOOKS for hook in hooks) or "forward" in vars(module):
             raise Undescribed(f"{name} has a hook or a forward of its own")
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        raise Undescribed("there is a hook on all modules")
     parameters = list(model.parameters())
+    if any(each.is_inference() for each in parameters):
+        raise Undescribed("its weights were made in inference mode, where a change of them goes unseen")
     dtypes, places = {each.dtype for each in parameters}, {each.device for each in parameters}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         raise Undescribed(f"its weights are in {', '.join(sorted(map(str, dtypes)))}")
@@ -168,6 +178,25 @@ def check_layer(layer: nn.Module, index: int, family: Family) -> None:
     for name in linears:
         if type(layer.get_submodule(name)) is not nn.Linear:
             raise Undescribed(f"layer {index}'s {name} is a {type(layer.get_submodule(name)).__name__}")
+
+
+def check_computation(model: PreTrainedModel, family: Family, activation: type) -> None:
+    """Raise Undescribed unless what is computed between the weights is the family's, too."""
+    decoder, home, eps = model.get_decoder(), type(model).__module__, model.config.rms_norm_eps
+    names = (*family.norms(), *(HEAD_NORMS if family.head_norms else ()))
+    norms: list[Any] = [decoder.norm]
+    own: list[nn.Module] = [decoder, decoder.norm]
+    for layer in decoder.layers:
+        norms += (layer.get_submodule(name) for name in names)
+        own += (layer, layer.self_attn, layer.mlp)
+        if type(layer.mlp.act_fn) is not activation:
+            raise Undescribed(f"a layer's activation is a {type(layer.mlp.act_fn).__name__}")
+    for module in (*own, *norms):
+        if type(module).__module__ != home:
+            raise Undescribed(f"its {type(module).__name__} is not of {home}")
+    for norm in norms:
+        if getattr(norm, "variance_epsilon", getattr(norm, "eps", None)) != eps:
+            raise Undescribed("a norm has an epsilon that is not its config's")
 
 
 def watched(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:

@@ -6,6 +6,7 @@ the model is in memory once.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,8 @@ class Weights:
 
     def __init__(self, model: PreTrainedModel, description: Description) -> None:
         decoder: Any = model.get_decoder()
-        self.description = description
+        self.model, self.description = model, description
+        self.parameters = list(model.parameters())
         self.embed: nn.Module = model.get_input_embeddings()
         self.rotary: nn.Module = decoder.rotary_emb
         self.head_module: Any = model.get_output_embeddings()
@@ -64,8 +66,12 @@ class Weights:
         return self.head.weight.device
 
     def current(self) -> bool:
-        """Whether HF's parameters are still these: a model may be moved, cast or trained meanwhile."""
-        return all(
+        """Whether HF's parameters are still these: a model may be moved, cast, trained or given others meanwhile."""
+        now = list(self.model.parameters())
+        same = len(now) == len(self.parameters) and all(map(operator.is_, now, self.parameters))
+        decoder: Any = self.model.get_decoder()
+        parts = decoder.rotary_emb is self.rotary and self.model.get_input_embeddings() is self.embed
+        return (same and parts) and all(
             parameter.data_ptr() == address and parameter._version == version
             for parameter, address, version in self.sources
         )

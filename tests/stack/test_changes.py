@@ -1,0 +1,200 @@
+"""What somebody did to a model is never passed by, whether it was done before the decoder was made or after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
+from tests.tiny import ScriptedDrafter, greedy, tiny_target
+
+PROMPT, NEW = torch.tensor([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9]), 24
+
+
+class Adapted(nn.Module):
+    """A linear layer wrapped as an adapter wraps it."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.down, self.up = nn.Linear(base.in_features, 2), nn.Linear(2, base.out_features)
+        nn.init.normal_(self.up.weight)
+
+    def forward(self, rows):
+        return self.base(rows) + self.up(self.down(rows))
+
+
+class OtherNorm(nn.Module):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.weight = norm.weight
+
+    def forward(self, rows):
+        return rows * self.weight
+
+
+def adapt(model):
+    torch.manual_seed(0)
+    attention = model.model.layers[1].self_attn
+    attention.q_proj = Adapted(attention.q_proj)
+
+
+def hook_perceptron(model):
+    model.model.layers[1].mlp.register_forward_hook(lambda _module, _args, output: output * 2)
+
+
+def hook_head(model):
+    model.lm_head.register_forward_hook(lambda _module, _args, output: -output)
+
+
+def replace_head(model):
+    torch.manual_seed(0)
+    model.set_output_embeddings(nn.Linear(32, 64, bias=False))
+
+
+def replace_embedding(model):
+    torch.manual_seed(0)
+    model.set_input_embeddings(nn.Embedding(64, 32))
+
+
+def replace_weight(model):
+    torch.manual_seed(0)
+    model.model.layers[1].mlp.up_proj.weight = nn.Parameter(torch.randn(48, 32))
+
+
+def swap_layers(model):
+    layers = model.model.layers
+    layers[0], layers[1] = layers[1], layers[0]
+
+
+def patch_forward(model):
+    attention = model.model.layers[0].self_attn
+    own = attention.forward
+    attention.forward = lambda *args, **keywords: (own(*args, **keywords)[0] * 2, None)
+
+
+def replace_norm(model):
+    layer = model.model.layers[0]
+    layer.input_layernorm = OtherNorm(layer.input_layernorm)
+
+
+def derive_perceptron(model):
+    perceptron = model.model.layers[0].mlp
+
+    class Tripled(type(perceptron)):
+        def forward(self, rows):
+            return 3 * super().forward(rows)
+
+    perceptron.__class__ = Tripled
+
+
+def replace_activation(model):
+    model.model.layers[0].mlp.act_fn = nn.ReLU()
+
+
+def change_epsilon(model):
+    model.model.layers[0].input_layernorm.variance_epsilon = 3.0
+
+
+def change_scale(model):
+    model.model.layers[0].self_attn.scaling = 2.0
+
+
+def own_attention(model):
+    def doubled(*args, **keywords):
+        output, weights = ALL_ATTENTION_FUNCTIONS["sdpa"](*args, **keywords)
+        return output * 2, weights
+
+    AttentionInterface.register("doubled", doubled)
+    AttentionMaskInterface.register("doubled", ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    model.set_attn_implementation("doubled")
+
+
+CHANGES: list[Callable[[PreTrainedModel], None]] = [
+    adapt,
+    hook_perceptron,
+    hook_head,
+    replace_head,
+    replace_embedding,
+    replace_weight,
+    swap_layers,
+    patch_forward,
+    replace_norm,
+    derive_perceptron,
+    replace_activation,
+    change_epsilon,
+    change_scale,
+    own_attention,
+]
+
+
+def answers(decoder: SpeculativeDecoder) -> list[int]:
+    return [t for step in decoder.decode(PROMPT, SamplingConfig(max_new_tokens=NEW)) for t in step.tokens]
+
+
+def drop_a_layer(model):
+    model.model.layers = model.model.layers[:2]
+    model.config.num_hidden_layers = 2
+
+
+@pytest.mark.parametrize("stack", ["auto", "hf"])
+@pytest.mark.parametrize("when", ["before", "after", "between"])
+@pytest.mark.parametrize("change", [*CHANGES, drop_a_layer], ids=lambda change: change.__name__)
+def test_a_changed_model_is_followed(change, when, stack):
+    model = tiny_target("qwen3")
+    old = greedy(model, PROMPT, NEW)
+    drafter = ScriptedDrafter(PROMPT.tolist() + old, "second")
+    if when == "before":
+        change(model)
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack=stack))
+    if when == "between":
+        assert answers(decoder) == old
+    if when != "before":
+        change(model)
+    assert answers(decoder) == greedy(model, PROMPT, NEW) != old
+
+
+def test_the_lean_stack_by_name_refuses_a_model_hooked_since():
+    model = tiny_target("qwen3")
+    decoder = SpeculativeDecoder(model, None, DecodeConfig(stack="lean"))
+    hook_perceptron(model)
+    with pytest.raises(ValueError, match="stack 'lean' cannot run .*hook"):
+        decoder.decode(PROMPT)
+
+
+def test_a_hook_on_all_modules():
+    model = tiny_target("qwen3")
+    decoder = SpeculativeDecoder(model)
+
+    def doubled(module, _args, output):
+        return output * 2 if type(module).__name__ == "Qwen3MLP" else None
+
+    handle = register_module_forward_hook(doubled)
+    try:
+        assert answers(decoder) == greedy(model, PROMPT, NEW)
+    finally:
+        handle.remove()
+
+
+def test_a_model_made_in_inference_mode():
+    with torch.inference_mode():
+        model = tiny_target("qwen3")
+        expected = greedy(model, PROMPT, NEW)
+        decoder = SpeculativeDecoder(model)
+        assert answers(decoder) == expected
+    assert answers(decoder) == expected and decoder.target.stack_name == "hf"
+
+
+def test_an_unchanged_model_keeps_its_target():
+    decoder = SpeculativeDecoder(tiny_target("qwen3"))
+    first = decoder.target
+    answers(decoder)
+    answers(decoder)
+    assert decoder.target is first and first.stack_name == "lean"
