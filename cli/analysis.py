@@ -10,7 +10,7 @@ from typing import Any
 from reanchor.datasets import PromptSet
 from reanchor.loading import Pair, drafter_for
 from reanchor.training import diagnostics, pictures
-from reanchor.training.observation import Observed, observe
+from reanchor.training.observation import CARRIED, Observed, acceptance_length, observe
 
 from .console import console, say, write
 from .contest import conversation_of, prompt_sets
@@ -25,6 +25,7 @@ TITLES = {
     "reconvergence": "Local gain of carried rows by re-convergence count",
     "datasets": "Rejected rounds by dataset",
     "attention": "Share of attention on carried rows",
+    "carried": "Acceptance length by what is carried over",
 }
 
 
@@ -37,8 +38,10 @@ def analyse(given: dict[str, Any], terms: Any) -> None:
             "--analysis needs a drafter that reads rejected states: give --drafter one of `reanchor train carryover`"
         )
     check_fit(pair, baseline)
-    seen = watched(pair, prompt_sets(given), terms)
-    tables = MAKERS[given["analysis"]](seen, pair.drafter, baseline)
+    if given["analysis"] == "carried":
+        tables = carried(pair, prompt_sets(given), terms, baseline)
+    else:
+        tables = MAKERS[given["analysis"]](watched(pair, prompt_sets(given), terms), pair.drafter, baseline)
     if given["form"] == "json":
         write(json.dumps({"analysis": given["analysis"], "tables": tables}) + "\n")
     else:
@@ -62,9 +65,7 @@ def check_fit(pair: Pair, baseline: Any) -> None:
 
 def watched(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[Observed]]:
     """Greedy decodes of every set's prompts, first turns only."""
-    conversation = conversation_of(pair, terms)
-    ends = pair.target.generation_config.eos_token_id
-    end_ids = tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
+    conversation, end_ids = conversation_of(pair, terms), ends_of(pair)
     found: dict[str, list[Observed]] = {}
     for each in sets:
         found[each.name] = []
@@ -74,6 +75,28 @@ def watched(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[Obs
             found[each.name] += [] if one is None else [one]
             say(f"{each.name}: {place}/{len(each.prompts)} prompts decoded")
     return found
+
+
+def ends_of(pair: Pair) -> tuple[int, ...]:
+    ends = pair.target.generation_config.eos_token_id
+    return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
+
+
+def carried(pair: Pair, sets: list[PromptSet], terms: Any, baseline: Any) -> Tables:
+    """One row a set: tau of chains that carry nothing, bare states, or states with the embedding."""
+    conversation, rows = conversation_of(pair, terms), []
+    drafters = [] if baseline is None else [("baseline", baseline, "nothing")]
+    drafters += [(kind, pair.drafter, kind) for kind in CARRIED]
+    for each in sets:
+        prompts = [conversation.encode(prompt.turns[:1], []) for prompt in each.prompts]
+        row: dict[str, Any] = {"dataset": each.name, "prompts": len(prompts)}
+        for name, drafter, kind in drafters:
+            row[name] = acceptance_length(
+                pair.target, drafter, prompts, terms.sampling.max_new_tokens, ends_of(pair), kind
+            )
+            say(f"{each.name}: {name} {row[name]:.3f}")
+        rows.append(row)
+    return {"carried": rows}
 
 
 def recall(seen: dict[str, list[Observed]], drafter: Any, baseline: Any) -> Tables:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from reanchor.core import Draft, Retained
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.block import BlockDrafter
 from reanchor.training.packed import Carried, block_states
+
+CARRIED = ("nothing", "states", "states with embedding")
 
 
 @dataclass(frozen=True)
@@ -102,3 +105,32 @@ def candidates(drafter: BlockDrafter, seen: Observed, carried: bool, count: int)
     proposal = drafter.propose(hidden, seen.ids[seen.anchors])
     best = proposal.scores.float().topk(min(count, proposal.scores.shape[-1])).indices
     return drafter.target_ids(best) if proposal.ids is None else proposal.ids.gather(-1, best)
+
+
+def acceptance_length(
+    model: Any,
+    drafter: BlockDrafter,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    end_ids: tuple[int, ...],
+    carried: str,
+) -> float:
+    """Tokens a round of greedy chains that carry over one of CARRIED, over all rounds of all prompts."""
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig("dflash", carryover=carried != "nothing"))
+    tokens = rounds = 0
+    with bare(drafter) if carried == "states" else nullcontext():
+        for prompt in prompts:
+            steps = list(decoder.decode(list(prompt), SamplingConfig(new_tokens), end_ids=end_ids))[1:]
+            tokens, rounds = tokens + sum(len(step.tokens) for step in steps), rounds + len(steps)
+    return tokens / max(1, rounds)
+
+
+@contextmanager
+def bare(drafter: BlockDrafter) -> Iterator[None]:
+    """While it lasts, carried states are not told from committed ones."""
+    kept = drafter.carryover_embedding.data
+    drafter.carryover_embedding.data = torch.zeros_like(kept)
+    try:
+        yield
+    finally:
+        drafter.carryover_embedding.data = kept

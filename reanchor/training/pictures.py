@@ -63,9 +63,22 @@ def attention(figure: Any, rows: Rows) -> None:
     axes.set(xlabel="rejected states", ylabel="share of attention on carried rows")
 
 
+def carried(figure: Any, rows: Rows) -> None:
+    axes = figure.subplots()
+    kinds = [name for name in rows[0] if name not in ("dataset", "prompts")]
+    for place, kind in enumerate(kinds):
+        shift = (place - (len(kinds) - 1) / 2) / (len(kinds) + 1)
+        at = [number + shift for number in range(len(rows))]
+        axes.bar(at, [row[kind] for row in rows], 1 / (len(kinds) + 1), label=kind)
+    axes.set_xticks(range(len(rows)), [row["dataset"] for row in rows])
+    axes.set(ylabel="acceptance length")
+    axes.legend()
+
+
 PICTURES: dict[str, Callable[[Any, Rows], None]] = {
     "recall": recall,
     "reconvergence": reconvergence,
     "datasets": datasets,
     "attention": attention,
+    "carried": carried,
 }

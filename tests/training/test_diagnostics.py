@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.drafters.loading import load_drafter
 from reanchor.training import diagnostics
-from reanchor.training.observation import observe
+from reanchor.training.observation import CARRIED, acceptance_length, observe
 from reanchor.training.packed import block_states
 from reanchor.training.shape import Shape
 from reanchor.training.start import begin
@@ -106,6 +106,25 @@ def test_attention_shares(drafter, seen):
     assert rows[-1]["rounds"] == sum(row["rounds"] for row in rows[:-1])
 
 
+def test_what_is_carried(drafter):
+    prompts = [prompt for prompt, _ in planted.texts(2, 1)]
+    kept = drafter.carryover_embedding.detach().clone()
+    drafter.carryover_embedding.data.fill_(2.0)
+    try:
+        found = [acceptance_length(MODEL, drafter, prompts, 20, (), kind) for kind in CARRIED]
+        assert bool((drafter.carryover_embedding == 2.0).all())
+        for carryover, tau in ((False, found[0]), (True, found[2])):
+            decoder = SpeculativeDecoder(MODEL, drafter, DecodeConfig("dflash", carryover=carryover))
+            steps = [list(decoder.decode(prompt, SamplingConfig(20)))[1:] for prompt in prompts]
+            assert tau == pytest.approx(
+                sum(len(step.tokens) for some in steps for step in some) / sum(map(len, steps))
+            )
+    finally:
+        drafter.carryover_embedding.data = kept
+    zero = acceptance_length(MODEL, drafter, prompts, 20, (), "states with embedding")
+    assert found[1] == zero  # bare states are states with an embedding of nothing
+
+
 def test_datasets_and_their_correlation():
     def rounds(r, gain):
         return [{"states": 3, "agreement": 1, "R": r, "gain": gain}] * 2
@@ -129,7 +148,7 @@ def target(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize("analysis", ["recall", "reconvergence", "attention"])
+@pytest.mark.parametrize("analysis", ["recall", "reconvergence", "attention", "carried"])
 def test_the_command(target, folder, tmp_path, analysis):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(
@@ -150,7 +169,7 @@ def test_the_command(target, folder, tmp_path, analysis):
         prompts,
     ]
     arguments += ["--raw", "--max-new-tokens", 20, "--plots", tmp_path / "plots", "--json"]
-    if analysis == "recall":
+    if analysis in ("recall", "carried"):
         arguments += ["--baseline", folder]
     done = CliRunner().invoke(main, [str(each) for each in arguments])
     assert done.exit_code == 0, done.output

@@ -214,6 +214,7 @@ def test_a_drafter_for_another_target_is_refused(job, tmp_path):
 @pytest.mark.parametrize(
     "changes, reason",
     [
+        ({"schedule": "linear"}, "schedule must be one of cosine, constant"),
         ({"batch": 0}, "batch must be positive"),
         ({"warmup": 1.0}, r"warmup must lie in \[0, 1\)"),
         ({"gamma": -1.0}, "gamma must be positive"),
