@@ -111,7 +111,7 @@ def test_every_mode_is_lossless(drafter):
     truth = greedy(MODEL, prompt, 24)
     read = 0
     for method, shifted, retention in itertools.product(
-        ("dflash", "reanchor", "ddtree"), (False, True), ("first", "longest")
+        ("dflash", "reanchor", "ddtree", "auto"), (False, True), ("first", "longest")
     ):
         config = DecodeConfig(method, retention=retention, carryover=True, carry_shifted=shifted)
         steps = list(SpeculativeDecoder(MODEL, drafter, config).decode(prompt, SamplingConfig(24)))

@@ -9,8 +9,7 @@ import torch
 
 from reanchor.config import DecodeConfig
 from reanchor.core import Draft, Retained
-from reanchor.loop import retain
-from reanchor.proposal import Trie, assemble
+from reanchor.proposal import Trie, assemble, rejected_path
 from reanchor.sampling import Choice
 from reanchor.training.anchors import rng_of, sample_anchors
 from reanchor.training.packed import Carried, block_states
@@ -127,7 +126,8 @@ def one_round(drafter, teacher, anchor):
     tree = assemble(draft, Retained(), config, 99, rng_of(0))
     output = target.verify(tree, cache)
     verdict = verify(tree, output.logits, choice)
-    return first.tokens[-1], len(verdict.path) - 1, retain(tree, verdict, output.features, config)
+    rejected = rejected_path(tree, verdict, config.retention)
+    return first.tokens[-1], len(verdict.path) - 1, output.features[rejected]
 
 
 def test_transitions_are_those_of_a_real_decode(drafter, features, monkeypatch):
@@ -143,19 +143,17 @@ def test_transitions_are_those_of_a_real_decode(drafter, features, monkeypatch):
     assert len(moved.accepted) == len(anchors) and len(moved.anchors) + moved.dropped == len(anchors)
     kept = 0
     for anchor, count in zip(anchors, moved.accepted, strict=True):
-        token, accepted, retained = one_round(drafter, teacher, anchor)
+        token, accepted, rejected = one_round(drafter, teacher, anchor)
         assert token == IDS[anchor] and accepted == count
         if anchor + count + 1 + drafter.proposals >= len(IDS):
             continue
         assert moved.anchors[kept] == anchor + count + 1
         rows = moved.carried.owners == kept
         assert moved.carried.positions[rows].tolist() == list(
-            range(anchor + count + 1, anchor + count + 1 + len(retained))
+            range(anchor + count + 1, anchor + count + 1 + len(rejected))
         )
-        if len(retained):
-            torch.testing.assert_close(
-                moved.carried.features[rows], retained.features, atol=1e-12, rtol=1e-10
-            )
+        if len(rejected):
+            torch.testing.assert_close(moved.carried.features[rows], rejected, atol=1e-12, rtol=1e-10)
         kept += 1
     assert kept == len(moved.anchors)
     assert set(moved.accepted) >= {0, 1, 2, 3}
