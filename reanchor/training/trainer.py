@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,6 @@ class Trainer:
         self.total = math.ceil(self.config.epochs * len(data.training) / self.config.batch)
         self.step, self.begun = 0, time.monotonic()
         self.saved = self.evaluated = self.begun
-
-    # -- a run ------------------------------------------------------------------------------------------
 
     def run(self) -> bool:
         """Train to the end; False when the allowed minutes ended first. Resumable either way."""
@@ -155,8 +153,6 @@ class Trainer:
             f"{'the start' if kept is None else repr(str(kept))}, the last good checkpoint"
         )
 
-    # -- what stays -------------------------------------------------------------------------------------
-
     def evaluate(self) -> None:
         if not self.accelerator.is_main_process:
             return
@@ -212,7 +208,3 @@ class Trainer:
 
     def minutes_since(self, moment: float) -> float:
         return (time.monotonic() - moment) / 60
-
-
-def settings(config: TrainConfig) -> dict[str, Any]:
-    return asdict(config)

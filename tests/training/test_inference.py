@@ -9,7 +9,10 @@ import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import Retained
+from reanchor.drafters.loading import load_drafter
 from reanchor.training.packed import Carried, block_states
+from reanchor.training.shape import Shape
+from reanchor.training.start import begin
 from tests.drafters import writer
 from tests.tiny import greedy
 from tests.training.tiny import drafter_for, recorded, teacher_of
@@ -119,6 +122,30 @@ def test_every_mode_is_lossless(drafter):
         read += sum(step.retained for step in steps)
         assert all(step.cache.length <= len(prompt) + 24 for step in steps)
     assert read > 0
+
+
+def test_a_markov_drafter_carries_over_too(tmp_path):
+    """With correction and confidence: the decode's draft is the packed pass's, and the output the target's."""
+    begin(tmp_path, None, Shape(4, "1,3", "0,2,4", writer.MASK, markov_rank=5), MODEL, carryover=True)
+    drafter = load_drafter(tmp_path, MODEL)
+    generator = torch.Generator().manual_seed(6)
+    for weight in (drafter.carryover_embedding, drafter.markov_head.markov_w2.weight):
+        weight.data.normal_(generator=generator)
+    states = retained(drafter)
+    features = teacher_of(MODEL, drafter).features(RESPONSE)
+    cache = drafter.new_cache()
+    drafter.commit(features[:AT], cache)
+    draft = drafter.draft(int(IDS[AT]), states, (), cache, carry="baseline")
+    carried = Carried(states.features, torch.zeros(N, dtype=torch.long), AT + torch.arange(N))
+    anchors = torch.tensor([AT])
+    hidden = block_states(drafter, IDS, features, anchors, carried)
+    assert draft.blocks[0][1:] == drafter.propose(hidden, IDS[anchors]).tokens[0].tolist()
+    bare = drafter.draft(int(IDS[AT]), states, (), cache)
+    assert bare.blocks != draft.blocks
+    prompt = torch.tensor(RESPONSE.prompt_ids)
+    for method in ("dflash", "reanchor"):
+        steps = SpeculativeDecoder(MODEL, drafter, DecodeConfig(method)).decode(prompt, SamplingConfig(24))
+        assert [token for step in steps for token in step.tokens] == greedy(MODEL, prompt, 24)
 
 
 def test_on_by_default_where_it_was_learned(drafter, plain):
