@@ -79,6 +79,8 @@ class SpeculativeDecoder:
         """The prompt [P] unchanged, or ValueError with the reason."""
         if prompt.dim() != 1 or not len(prompt):
             raise ValueError(f"the prompt must be at least one token [P], got shape {tuple(prompt.shape)}")
+        if prompt.is_floating_point() or prompt.dtype is torch.bool:
+            raise ValueError(f"the prompt must be token ids, whole numbers, got {prompt.dtype}")
         limit = self.target.context_length
         if limit is not None and len(prompt) >= limit:
             raise ValueError(

@@ -25,6 +25,7 @@ from reanchor.cache import TreeCache
 from reanchor.config import DecodeConfig
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.base import Drafter
+from reanchor.rows import for_row
 from reanchor.sampling import Choice, Record
 from reanchor.stats import Recorder, Stats
 
@@ -67,7 +68,7 @@ class _Row:
     tokens: list[int]
     stats: Stats
     record: Record | None
-    cache: TreeCache
+    cache: TreeCache | None
 
 
 class ReAnchorGenerator:
@@ -166,13 +167,13 @@ class _Run:
         mask = model_kwargs.get("attention_mask")
         rows = [
             self._row(
-                prompt if mask is None else unpadded(prompt, mask[index]),
-                input_ids.shape[1],
-                logits_processor,
+                row,
+                row if mask is None else unpadded(row, mask[index]),
+                for_row(logits_processor, index, len(input_ids)),
                 stopping_criteria,
                 generation_config,
             )
-            for index, prompt in enumerate(input_ids)
+            for index, row in enumerate(input_ids)
         ]
         if self.streamer is not None:
             self.streamer.end()
@@ -180,19 +181,21 @@ class _Run:
 
     def _row(
         self,
+        padded: Tensor,
         prompt: Tensor,
-        width: int,
         processors: LogitsProcessorList,
         criteria: StoppingCriteriaList,
         config: GenerationConfig,
     ) -> _Row:
-        """Decode one row. width: padded prompt length, which HF counts max_length from."""
+        """Decode one row. padded: [width] the prompt with its padding, which HF's processors, criteria and max_length
+        count from.
+        """
         prompt = self.decoder.check_prompt(prompt)
         wanted = config.output_scores or config.output_logits
         record = Record() if wanted and config.return_dict_in_generate else None
         choice = Choice(
-            prompt,
-            config.max_length - width,
+            padded,
+            config.max_length - len(padded),
             sample=bool(config.do_sample),
             processors=processors,
             criteria=[each for each in criteria if type(each) not in _JUDGED],
@@ -211,7 +214,8 @@ class _Run:
                 self.streamer.put(torch.tensor(step.tokens))
         assert cache is not None
         cache.hand_over()
-        return _Row(tokens, recorder.stats, record, cache)
+        whole = len(prompt) == len(padded)  # HF goes on only with a row for every token of the sequence
+        return _Row(tokens, recorder.stats, record, cache if whole else None)
 
     def _output(
         self, input_ids: Tensor, rows: list[_Row], config: GenerationConfig
@@ -251,6 +255,8 @@ def check_mode(config: GenerationConfig, batch: int) -> None:
         value = getattr(config, name, None)
         if value is not None and value != usual:
             raise ValueError(f"{name}={value!r} is not supported: {reason}; use the target's own generate")
+    if config.do_sample and config.top_p is not None and not 0 < config.top_p <= 1:
+        raise ValueError(f"top_p must lie in (0, 1], got {config.top_p}")
     if batch > 1 and (config.output_scores or config.output_logits):
         raise ValueError(
             f"output_scores and output_logits are given for one row only, got {batch}; rows end at different tokens"

@@ -36,6 +36,7 @@ _PREFIX_FREE = {
     )
     if hasattr(logits_process, name)
 }
+_RESERVED = 4096  # new tokens that room is made for at once; a limit may be far beyond what is generated
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Choice:
         generator: torch.Generator | None = None,
         record: Record | None = None,
     ) -> None:
-        self.prefix = prompt.new_empty(1, len(prompt) + max_new_tokens, dtype=torch.long)
+        self.prefix = prompt.new_empty(1, len(prompt) + min(max_new_tokens, _RESERVED), dtype=torch.long)
         self.prefix[0, : len(prompt)] = prompt
         self.length, self.limit = len(prompt), len(prompt) + max_new_tokens
         self.sample, self.generator, self.record = sample, generator, record
@@ -120,6 +121,8 @@ class Choice:
 
     def commit(self, token: int) -> bool:
         """Append a token to the prefix; True when it is the last."""
+        if self.length == self.prefix.shape[1]:
+            self.prefix = torch.cat([self.prefix, torch.empty_like(self.prefix)], dim=1)
         self.prefix[0, self.length] = token
         self.length += 1
         scores = tuple(self.record.scores) if self.record is not None else None

@@ -170,6 +170,52 @@ def test_batches_run_row_by_row_with_hfs_padding(model, generator):
     )
 
 
+BATCH_RULES = {
+    **PREFIX_RULES,
+    "allowed tokens": {
+        "prefix_allowed_tokens_fn": lambda row, ids: [(int(ids[-1]) * 3 + k + row) % 64 for k in range(7)]
+    },
+    "prompt's tokens": {"encoder_repetition_penalty": 1.7},
+    "prompt's n-grams": {"encoder_no_repeat_ngram_size": 2},
+    "max length": {"max_length": 20, "max_new_tokens": None},
+    "width": {"stopping_criteria": [lambda ids, _scores, **_: torch.full((len(ids),), ids.shape[1] >= 15)]},
+}
+
+
+@pytest.mark.parametrize("rule", BATCH_RULES)
+def test_processors_of_a_padded_batch_equal_hf(model, generator, rule):
+    ids = torch.tensor([[0, 0, *PROMPT[:5]], PROMPT[:7].tolist(), [0, 0, 0, 0, 0, 3, 9]])
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7, [0] * 5 + [1, 1]])
+    for rows in (slice(0, 3), slice(0, 1)):
+        options = {
+            "attention_mask": mask[rows],
+            "max_new_tokens": NEW,
+            "pad_token_id": 0,
+            **BATCH_RULES[rule],
+        }
+        assert torch.equal(generator.generate(ids[rows], **options), model.generate(ids[rows], **options))
+
+
+def test_a_padded_row_returns_no_cache_that_hf_would_misread(generator):
+    ids, mask = torch.tensor([[0, 0, 3, 9]]), torch.tensor([[0, 0, 1, 1]])
+    out = generator.generate(ids, attention_mask=mask, max_new_tokens=4, return_dict_in_generate=True)
+    assert out.past_key_values is None
+
+
+def test_a_far_limit_reserves_nothing(model, generator):
+    end = greedy(model, PROMPT, NEW)[6]
+    out = generator.generate(PROMPT[None], max_new_tokens=10**13, eos_token_id=end)
+    assert out[0, len(PROMPT) :].tolist() == greedy(model, PROMPT, NEW)[:7]
+
+
+def test_more_tokens_than_are_reserved(model, monkeypatch):
+    monkeypatch.setattr("reanchor.sampling._RESERVED", 3)
+    options = {"max_new_tokens": 40, "repetition_penalty": 1.3}
+    assert torch.equal(
+        ReAnchorGenerator(model).generate(PROMPT[None], **options), model.generate(PROMPT[None], **options)
+    )
+
+
 def test_num_return_sequences(model, generator):
     torch.manual_seed(0)
     many = generator.generate(PROMPT[None], do_sample=True, num_return_sequences=3, max_new_tokens=12)
@@ -259,6 +305,8 @@ def test_an_end_list_on_the_model_is_honoured(model, generator):
         ({"stop_strings": ["a"]}, "tokenizer"),
         ({"max_length": len(PROMPT)}, "max_length|max_new_tokens"),
         ({"temperature": -1.0, "do_sample": True}, "temperature"),
+        ({"top_p": 1.5, "do_sample": True}, "top_p"),
+        ({"top_p": 0.0, "do_sample": True}, "top_p"),
         ({"attention_mask": torch.tensor([[1] * 10 + [0]])}, "left padding"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -266,6 +314,11 @@ def test_an_end_list_on_the_model_is_honoured(model, generator):
 def test_refusals_say_why(generator, options, reason):
     with pytest.raises(ValueError, match=reason):
         generator.generate(PROMPT[None], **options)
+
+
+def test_prompts_that_are_no_ids_are_refused(generator):
+    with pytest.raises(ValueError, match="whole numbers, got torch.float32"):
+        generator.generate(PROMPT[None].float(), max_new_tokens=4)
 
 
 def test_empty_and_overlong_prompts_are_refused(generator):
