@@ -63,7 +63,8 @@ def load(given: dict[str, Any]) -> Pair:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    return load_pair(given["target"], given["drafter"], dtype=given["dtype"], device=given["device"], say=say)
+    names = ("dtype", "device", "confidence_threshold")
+    return load_pair(given["target"], given["drafter"], **{name: given[name] for name in names}, say=say)
 
 
 def show(facts: dict[str, dict[str, str]]) -> None:

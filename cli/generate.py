@@ -76,6 +76,7 @@ def load(config: DecodeConfig, given: dict[str, Any]) -> Pair:
         None if alone else given["drafter"],
         dtype=given["dtype"],
         device=given["device"],
+        confidence_threshold=given["confidence_threshold"],
         say=say,
     )
     if pair.tokenizer is None:

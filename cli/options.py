@@ -52,6 +52,12 @@ PAIR = (
     click.option(
         "--dtype", help="float32, bfloat16, float16 or float64.  [default: float32 on a CPU, else bfloat16]"
     ),
+    click.option(
+        "--confidence-threshold",
+        default=0.0,
+        show_default=True,
+        help="Cut a block where the drafter's own confidence head falls below this; 0 never does.",
+    ),
     click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda where there is one]"),
 )
 

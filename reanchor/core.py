@@ -38,7 +38,9 @@ class Retained:
 class Draft:
     """What a drafter proposes in one batched call: the baseline block first, then one row a shifted block."""
 
-    offsets: tuple[int, ...]  # [blocks]; 0 for the baseline, d for the block anchored at a_d
+    offsets: tuple[
+        int, ...
+    ]  # [blocks]; 0 for the baseline, d for the block anchored at a_d; empty: nothing drafted
     blocks: list[
         list[int]
     ]  # [blocks][K + 1]; g(d): the anchor, then K proposals (fewer when the drafter cuts them)

@@ -53,16 +53,17 @@ def load_pair(
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
+    confidence_threshold: float = 0.0,
     say: Say = silent,
 ) -> Pair:
     """Load both; drafter None loads none, "auto" the published one for this target. `say` is told what takes
-    long and what was chosen.
+    long and what was chosen. confidence_threshold: as `load_drafter` takes it.
     """
     drafter = choose(target, say) if drafter == AUTO else drafter
     model, tokenizer = load_target(target, dtype, device, say)
     if drafter is None:
         return Pair(model, None, tokenizer)
-    return Pair(model, drafter_for(drafter, model), tokenizer, str(drafter))
+    return Pair(model, drafter_for(drafter, model, confidence_threshold), tokenizer, str(drafter))
 
 
 def choose(target: str | Path, say: Say) -> str:
@@ -110,10 +111,11 @@ def named(spec: str | Path, source: str) -> Iterator[None]:
         raise ValueError(f"cannot load the target {str(spec)!r} ({remedy}): {error}") from error
 
 
-def drafter_for(spec: str | Path, target: PreTrainedModel) -> Drafter:
+def drafter_for(spec: str | Path, target: PreTrainedModel, confidence_threshold: float = 0.0) -> Drafter:
     from reanchor.drafters.loading import DEMO_DRAFTER, load_drafter
 
-    return load_drafter(DEMO_DRAFTER if spec == DEMO else spec, target)
+    folder = DEMO_DRAFTER if spec == DEMO else spec
+    return load_drafter(folder, target, confidence_threshold=confidence_threshold)
 
 
 def locate(spec: str | Path, say: Say) -> str:

@@ -71,7 +71,7 @@ def decode(
             if auto is not None:
                 auto.learn(tree, verdict, beliefs(output.logits), nodes)
             was_retained, retained = len(retained), retain(nodes, verdict, output.features)
-        yield Step(verdict.tokens, tree, verdict, len(draft.blocks), was_retained, verdict.stopped, cache)
+        yield Step(verdict.tokens, tree, verdict, len(draft.offsets), was_retained, verdict.stopped, cache)
 
 
 def propose(
@@ -79,7 +79,7 @@ def propose(
 ) -> Draft:
     """The blocks of one round; the anchor alone when only the bonus token is still allowed."""
     if choice.room == 1:
-        return Draft((0,), [[anchor]])
+        return Draft((), [[anchor]])
     shifts = 0
     if config.method in ("reanchor", "auto"):
         shifts = len(retained) if config.max_shifts is None else min(len(retained), config.max_shifts)

@@ -184,7 +184,7 @@ def test_compare(generate):
     assert list(compared) == ["plain", "dflash", "reanchor"]
     assert [each["identical_tokens"] for each in compared.values()] == ["yes"] * 3
     assert compared["plain"]["stats"]["tau"] == 1 and compared["plain"]["stats"]["nodes_per_round"] == 1
-    assert compared["dflash"]["stats"]["blocks_per_round"] == 1
+    assert compared["dflash"]["stats"]["blocks_per_round"] <= 1
     assert compared["dflash"]["tokens"] == compared["plain"]["tokens"]
     assert re.search(r"identical tokens +│ +yes │ +yes │ +yes", result.stderr)
 

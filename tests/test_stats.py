@@ -41,6 +41,7 @@ def test_a_useless_drafter_by_hand():
     # the depth is cut to the tokens still allowed: 2 drafts, then 1, then none and no call of the drafter's worth
     assert [each.depth for each in stats.rounds] == [2, 1, 0]
     assert [each.retained for each in stats.rounds] == [0, 2, 1]
+    assert [each.blocks for each in stats.rounds] == [1, 3, 0]
 
 
 def test_times_add_up_and_the_dict_is_json():

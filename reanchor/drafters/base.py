@@ -68,4 +68,4 @@ class NoDrafter:
         carry: Carry = "none",
         draw: Draw | None = None,
     ) -> Draft:
-        return Draft((0,), [[anchor]])
+        return Draft((), [[anchor]])
