@@ -19,7 +19,6 @@ from reanchor.cache import TreeCache
 from reanchor.proposal import device
 from tests.tiny import SHAPE
 
-pytest.importorskip("triton", reason="triton is not installed")
 BLOCKS, WIDTH, NODES, HEADS, SIZE = 4, 6, 32, 2, 16
 
 
