@@ -16,7 +16,7 @@ from reanchor.drafters.base import Drafter, NoDrafter
 from reanchor.loop import Stage, decode, untimed
 from reanchor.sampling import Choice, choice_for
 from reanchor.stack.choice import target_for, target_still
-from reanchor.target import Target
+from reanchor.target import Target, alone_with
 
 
 def carries(drafter: Drafter, config: DecodeConfig) -> bool:
@@ -44,7 +44,8 @@ class SpeculativeDecoder:
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
         self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter
-        self.take(target_for(model, tuple(drafter.tap_layers), config))
+        with alone_with(model):
+            self.take(target_for(model, tuple(drafter.tap_layers), config))
 
     def take(self, target: Target) -> None:
         self.target = target

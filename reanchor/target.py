@@ -5,11 +5,13 @@ features.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,16 @@ from reanchor.core import Tree
 
 _ATTENTION = {"full_attention", "sliding_attention"}
 _SUPPORTED = "only full and sliding-window attention can verify a tree in one pass; use plain HF generate"
+
+
+_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def alone_with(model: nn.Module) -> threading.RLock:
+    """The lock under which a model has our hooks and our attention: decodes in several threads take turns by pass."""
+    with _making:
+        return _locks.setdefault(model, threading.RLock())
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Target:
         refuse_unsupported(model)
         self.attention = Attention(attention, refusal(model))
         self.scope = Scope(model, self.attention) if self.attention.refused is None else None
-        self.model = model
+        self.model, self.alone = model, alone_with(model)
         self.layers: nn.ModuleList = model.get_decoder().layers
         outside = [layer for layer in tap_layers if not -1 <= layer < len(self.layers)]
         if outside:
@@ -120,7 +132,7 @@ class Target:
             mask = self._mask(tree, depths, cache.length) if len(tree) > 1 else None
             return self._forward(tokens, cache, cache.length + depths, mask, logits_to_keep=0)
         sees = Visibility.pack(tree.ancestry(), tree.depths, cache.length, self.device)
-        with self.scope:
+        with self.alone, self.scope:
             keywords = self.scope.keywords(sees)
             return self._forward(
                 tokens, cache, sees.depths + cache.length, None, logits_to_keep=0, **keywords
@@ -138,7 +150,7 @@ class Target:
         cache.reserve(len(tokens))
         if positions is None:
             positions = torch.arange(len(tokens), device=tokens.device)
-        with self._tapped() as taps:
+        with self.alone, self._tapped() as taps:
             output = self.model(
                 input_ids=tokens[None],
                 position_ids=positions[None],

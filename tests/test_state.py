@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -103,3 +105,27 @@ def test_the_model_is_left_as_it_was(model):
 
 def test_no_drafter_drafts_nothing():
     assert NoDrafter().draft(7, None, (), None).blocks == [[7]]
+
+
+@pytest.mark.parametrize("stack", ["hf", "lean"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
+def test_threads_take_turns_on_one_target(family, stack):
+    model = tiny_target(family)
+    truth = greedy(model, PROMPT, NEW)
+    wrong = []
+
+    def work() -> None:
+        for _ in range(4):
+            drafter = ScriptedDrafter(PROMPT.tolist() + truth, "second")
+            out = ReAnchorGenerator(model, drafter, config=DecodeConfig(stack=stack)).generate(
+                PROMPT[None], max_new_tokens=NEW
+            )
+            if out[0, len(PROMPT) :].tolist() != truth:
+                wrong.append(out)
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(work) for _ in range(3)]:
+            done.result()
+    assert not wrong
+    assert model.config._attn_implementation == "sdpa"
+    assert not any(module._forward_hooks for module in model.modules())

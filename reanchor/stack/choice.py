@@ -33,7 +33,8 @@ def target_still(target: Target, config: DecodeConfig) -> Target:
     """The same target, or another one where its model was hooked, wrapped or rebuilt since, so that what was done is
     not passed by. Raises ValueError where the lean stack is asked for by name and can serve no more.
     """
-    return target if unchanged(target) else target_for(target.model, target.tap_layers, config)
+    with target.alone:  # else another thread's hooks would look like a user's
+        return target if unchanged(target) else target_for(target.model, target.tap_layers, config)
 
 
 def unchanged(target: Target) -> bool:
