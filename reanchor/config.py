@@ -99,6 +99,13 @@ class SamplingConfig:
             raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         if not self.temperature >= 0:
             raise ValueError(f"temperature must be 0 (greedy) or positive, got {self.temperature}")
+        if 0 < self.temperature < COLDEST:
+            raise ValueError(
+                f"temperature {self.temperature} takes scores out of float32's range; say 0 for greedy, or at least "
+                f"{COLDEST}"
+            )
+        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
+            raise ValueError(f"seed must fit in 64 bits, got {self.seed}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
         if self.top_k < 0:
