@@ -15,6 +15,7 @@ VerifierPath = Literal["off", "path", "attach"]
 Stochastic = Literal["sample", "rejection"]
 AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
 StackChoice = Literal["auto", "hf", "lean"]
+COLDEST = 1e-6  # temperature above 0
 DEFAULT_NODES = {"ddtree": 64, "auto": 64}  # trees of candidates have no end of their own
 
 

@@ -249,7 +249,10 @@ def test_show_trie(generate, monkeypatch):
         (["--prompt", "a", "--max-new-tokens", "0"], "max_new_tokens must be at least 1, got 0"),
         (["--prompt", "a", "--temperature", "-0.5"], "temperature must be 0 .* got -0.5"),
         (["--prompt", "a", "--temperature", "1e-40"], "temperature 1e-40 .* 0 for greedy"),
-        (["--prompt", "a", "--temperature", "1", "--seed", str(10**30)], "seed must fit in 64 bits, got 1000"),
+        (
+            ["--prompt", "a", "--temperature", "1", "--seed", str(10**30)],
+            "seed must fit in 64 bits, got 1000",
+        ),
         (["--prompt", "a", "--top-p", "0"], r"top_p must lie in \(0, 1\], got 0.0"),
         (["--prompt", "a", "--top-p", "1.5"], r"top_p must lie in \(0, 1\], got 1.5"),
         (["--prompt", "a", "--top-k", "-3"], "top_k must be 0 .* got -3"),
