@@ -42,6 +42,9 @@ class Family:
     head_norms: bool = False  # queries and keys are normalised head by head
     softcap: bool = False  # attention scores are capped
     window_everywhere: bool = False  # every layer slides, whatever its type
+    late: bool = False  # norms are multiplied before they are rounded
+    value_norms: bool = False  # values are normalised head by head, without a weight
+    scaled: bool = False  # a layer's output has a factor
 
     def norms(self) -> tuple[str, ...]:
         """A layer's norms over the hidden size: before and behind attention, before and behind the perceptron."""
@@ -56,8 +59,9 @@ FAMILIES = {
     "MistralForCausalLM": Family(window_everywhere=True),
     "Qwen2ForCausalLM": Family(),
     "Qwen3ForCausalLM": Family(head_norms=True),
-    "Gemma2ForCausalLM": Family(centred=True, sandwich=True, softcap=True),
-    "Gemma3ForCausalLM": Family(centred=True, sandwich=True, head_norms=True),
+    "Gemma2ForCausalLM": Family(centred=True, late=True, sandwich=True, softcap=True),
+    "Gemma3ForCausalLM": Family(centred=True, late=True, sandwich=True, head_norms=True),
+    "Gemma4ForCausalLM": Family(late=True, sandwich=True, head_norms=True, value_norms=True, scaled=True),
 }
 
 
@@ -72,6 +76,8 @@ class LayerShape:
     window: int | None
     softcap: float | None
     kind: str  # of rotary table and of mask
+    value_norm: bool = False
+    keys_are_values: bool = False  # values are the projected keys, before norm and rotation
 
     @property
     def turned(self) -> int:
@@ -111,7 +117,7 @@ def describe(model: PreTrainedModel) -> Description:
         raise Undescribed(
             "transformers' sdpa leaves the soft cap of the scores out; load it with eager attention"
         )
-    if getattr(config, "use_bidirectional_attention", False):
+    if getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision"):
         raise Undescribed("its attention is bidirectional")
     shapes = tuple(layer_shape(layer.self_attn, config, family) for layer in model.get_decoder().layers)
     cap = getattr(config, "final_logit_softcapping", None)
@@ -130,6 +136,8 @@ def layer_shape(attention: Any, config: Any, family: Family) -> LayerShape:
         window=window,
         softcap=attention.attn_logit_softcapping if family.softcap else None,
         kind=types[attention.layer_idx] if types else "full_attention",
+        value_norm=family.value_norms,
+        keys_are_values=attention.v_proj is None,
     )
 
 
@@ -166,8 +174,10 @@ def check_modules(model: PreTrainedModel, family: Family) -> None:
         raise Undescribed(f"its weights lie on {', '.join(sorted(map(str, places)))}")
 
 
-def check_layer(layer: nn.Module, index: int, family: Family) -> None:
-    linears = (*PROJECTIONS, *PERCEPTRON)
+def check_layer(layer: Any, index: int, family: Family) -> None:
+    tied = family.value_norms and getattr(layer.self_attn, "v_proj", layer) is None
+    optional = "self_attn.v_proj" if tied else None
+    linears = tuple(name for name in (*PROJECTIONS, *PERCEPTRON) if name != optional)
     norms = (*family.norms(), *(HEAD_NORMS if family.head_norms else ()))
     known = {f"{name}.{part}" for name in (*linears, *norms) for part in ("weight", "bias")}
     found = {name for name, _ in layer.named_parameters()}

@@ -30,7 +30,10 @@ def project(
     if weights.head_scale is not None:
         turned = normalize_heads(turned, weights.head_scale, eps)
     turned = torch.addcmul(turned * cosine, turned.roll(shape.head_dim // 2, -1), sine)
-    return turned[:, : shape.heads], turned[:, shape.heads :], rows[:, shape.turned :]
+    values = rows[:, shape.heads : shape.turned] if shape.keys_are_values else rows[:, shape.turned :]
+    if shape.value_norm:
+        values = normalize_heads(values, None, eps)
+    return turned[:, : shape.heads], turned[:, shape.heads :], values
 
 
 def transform(hidden: Tensor, attended: Tensor, weights: LayerWeights, stack: Description) -> Tensor:
@@ -43,7 +46,7 @@ def transform(hidden: Tensor, attended: Tensor, weights: LayerWeights, stack: De
     update = linear(activate(gate, stack.activation).mul_(up), weights.down)
     if weights.mlp_out_norm is not None:
         update = normalize(update, weights.mlp_out_norm, stack.eps)
-    return hidden + update
+    return hidden + update if weights.factor is None else (hidden + update) * weights.factor
 
 
 def score(hidden: Tensor, stack: Description, norm: Tensor, head: Affine) -> Tensor:
@@ -68,9 +71,11 @@ def normalize(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(rows, shape, weight, eps)
 
 
-def normalize_heads(rows: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Every head by itself, with a weight of its own. rows: [N, heads, D]; scale: [heads, D]"""
+def normalize_heads(rows: Tensor, scale: Tensor | None, eps: float) -> Tensor:
+    """Every head by itself, with a weight of its own or none. rows: [N, heads, D]; scale: [heads, D]"""
     normal = F.rms_norm(rows.float(), rows.shape[-1:], None, eps)
+    if scale is None:
+        return normal.to(rows.dtype)
     if scale.dtype is torch.float32:
         return (normal * scale).to(rows.dtype)
     return normal.to(rows.dtype) * scale

@@ -37,6 +37,7 @@ class LayerWeights:
     attention_out_norm: Tensor | None = None  # [H]
     mlp_out_norm: Tensor | None = None  # [H]
     head_scale: Tensor | None = None  # [heads + kv heads, head_dim], the norms of queries and keys
+    factor: Tensor | None = None  # [1], of the layer's output
 
 
 class Weights:
@@ -88,7 +89,9 @@ class Weights:
         else:
             (before, before_mlp), behind, behind_mlp = norms, None, None
         return LayerWeights(
-            qkv=self.fused(attention.q_proj, attention.k_proj, attention.v_proj),
+            qkv=self.fused(
+                attention.q_proj, attention.k_proj, *([] if shape.keys_are_values else [attention.v_proj])
+            ),
             out=self.fused(attention.o_proj),
             gate_up=self.fused(mlp.gate_proj, mlp.up_proj),
             down=self.fused(mlp.down_proj),
@@ -97,6 +100,7 @@ class Weights:
             attention_out_norm=behind,
             mlp_out_norm=behind_mlp,
             head_scale=self.head_scale(attention, shape) if family.head_norms else None,
+            factor=layer.layer_scalar if family.scaled else None,
         )
 
     def fused(self, *linears: Any) -> Affine:
@@ -108,7 +112,9 @@ class Weights:
 
     def norm_weight(self, norm: Any) -> Tensor:
         self.watch(norm.weight)
-        return norm.weight.data.float() + 1.0 if self.description.family.centred else norm.weight.data
+        family = self.description.family
+        weight = norm.weight.data.float() if family.late else norm.weight.data
+        return weight + 1.0 if family.centred else weight
 
     def head_scale(self, attention: Any, shape: LayerShape) -> Tensor:
         queries, keys = self.norm_weight(attention.q_norm), self.norm_weight(attention.k_norm)

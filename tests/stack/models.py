@@ -8,6 +8,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -75,6 +77,19 @@ VARIANTS = {
     ),
 }
 
+DENSE = {"hidden_size_per_layer_input": 0, "sliding_window": 7, "layer_types": [*MIX[:2], "full_attention"]}
+VARIANTS["gemma4"] = lambda: Gemma4ForCausalLM(Gemma4TextConfig(**SHAPE, **DENSE, global_head_dim=16))
+VARIANTS["gemma4 keys as values"] = lambda: Gemma4ForCausalLM(
+    Gemma4TextConfig(
+        **SHAPE,
+        **DENSE,
+        global_head_dim=16,
+        attention_k_eq_v=True,
+        num_global_key_value_heads=1,
+        final_logit_softcapping=30.0,
+    )
+)
+
 
 def variant(name: str, dtype: torch.dtype = torch.float64, seed: int = 1) -> PreTrainedModel:
     """A model whose norms and biases are random too, so that none can be left out unseen."""
@@ -83,5 +98,8 @@ def variant(name: str, dtype: torch.dtype = torch.float64, seed: int = 1) -> Pre
     for parameter in model.parameters():
         if parameter.ndim == 1:
             torch.nn.init.normal_(parameter.data, mean=0.5, std=0.3)
+    for name_, buffer in model.named_buffers():
+        if name_.endswith("layer_scalar"):
+            torch.nn.init.normal_(buffer, mean=0.8, std=0.1)
     model.generation_config.eos_token_id = None
     return model

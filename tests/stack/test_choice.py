@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.stack.choice import target_for
-from tests.stack.models import VARIANTS, rope, variant
+from tests.stack.models import DENSE, VARIANTS, rope, variant
 from tests.tiny import SHAPE, ScriptedDrafter, greedy
 
 PROMPT = torch.arange(3, 14)
@@ -85,6 +92,15 @@ def test_further_parameters():
     model = variant("llama")
     model.model.layers[1].self_attn.gate = nn.Linear(32, 4).double()
     declined(model, "layer 1 has other parameters: self_attn.gate.bias")
+
+
+def test_gemma_4_with_per_layer_inputs_or_shared_rows():
+    inputs = {**DENSE, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 64}
+    for more, reason in (
+        (inputs, "per_layer_input_gate"),
+        ({**DENSE, "layer_types": ["full_attention"] * 3, "num_kv_shared_layers": 1}, "some are missing"),
+    ):
+        declined(Gemma4ForCausalLM(Gemma4TextConfig(**SHAPE, **more, global_head_dim=8)).eval(), reason)
 
 
 def test_mixed_precision_training_and_activations():
