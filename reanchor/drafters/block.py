@@ -22,6 +22,7 @@ from reanchor.drafters.domino import DominoHead
 from reanchor.drafters.markov import ConfidenceHead, MarkovHead
 from reanchor.drafters.selector import CandidateSelector
 from reanchor.drafters.visibility import Layout, layout_blocks, sight
+from reanchor.linear import apply
 
 
 class BlockDrafter(nn.Module):
@@ -174,7 +175,7 @@ class BlockDrafter(nn.Module):
 
     def score(self, hidden: Tensor) -> Tensor:
         """The scores of slots alone. [blocks, K, H] -> [blocks, K, M]"""
-        return self.bend(self.borrowed[1](hidden.to(self.head_dtype)))
+        return self.bend(apply(self.borrowed[1], hidden.to(self.head_dtype)))
 
     def bend(self, logits: Tensor) -> Tensor:
         """What the config does to the head's logits."""

@@ -13,6 +13,7 @@ from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.convolution import DynamicConvolution
 from reanchor.drafters.rotary import Rotary, rotate
 from reanchor.drafters.visibility import Sight
+from reanchor.linear import Linear
 
 Angles = tuple[Tensor, Tensor]  # cosines and signed sines, each [rows, 1, hd]
 # a layer's new keys and values, each [rows, kv heads, hd] -> all it attends to, each [kv heads, T, hd]
@@ -41,10 +42,10 @@ class Attention(nn.Module):
         self.head_dim, self.gemma = config.head_dim, config.gemma
         self.scale = 1.0 if config.gemma else config.head_dim**-0.5
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, queries, bias=config.bias)
-        self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.bias)
-        self.v_proj = None if config.shared_kv else nn.Linear(config.hidden_size, keys, bias=config.bias)
-        self.o_proj = nn.Linear(queries, config.hidden_size, bias=config.bias)
+        self.q_proj = Linear(config.hidden_size, queries, bias=config.bias)
+        self.k_proj = Linear(config.hidden_size, keys, bias=config.bias)
+        self.v_proj = None if config.shared_kv else Linear(config.hidden_size, keys, bias=config.bias)
+        self.o_proj = Linear(queries, config.hidden_size, bias=config.bias)
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.eps)
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.eps)
 
@@ -69,9 +70,9 @@ class Attention(nn.Module):
 class Perceptron(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
         self.activation = ACT2FN[config.activation]
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -142,7 +143,7 @@ class Body(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         width = len(config.tap_layers) * config.target_hidden_size  # Dc
-        self.fc = nn.Linear(width, config.hidden_size, bias=False)
+        self.fc = Linear(width, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         self.layers = nn.ModuleList(make_layer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.eps)

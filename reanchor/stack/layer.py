@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reanchor.linear import linear
 from reanchor.stack.description import Description, LayerShape
-from reanchor.stack.linear import linear
 from reanchor.stack.weights import Affine, LayerWeights
 
 
@@ -24,7 +24,7 @@ def project(
     sine: Tensor,  # [N, 1, D], its first half negative
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries [N, heads, D], keys and values [N, kv heads, D] of a layer's input."""
-    rows = linear(normalize(hidden, weights.attention_norm, eps), weights.qkv)
+    rows = linear(normalize(hidden, weights.attention_norm, eps), *weights.qkv)
     rows = rows.view(len(hidden), -1, shape.head_dim)
     turned = rows[:, : shape.turned]
     if weights.head_scale is not None:
@@ -38,12 +38,12 @@ def project(
 
 def transform(hidden: Tensor, attended: Tensor, weights: LayerWeights, stack: Description) -> Tensor:
     """A layer's output of its input and what its heads attended to. hidden: [N, H]; attended: [N, heads, D]"""
-    update = linear(attended.reshape(len(hidden), -1), weights.out)
+    update = linear(attended.reshape(len(hidden), -1), *weights.out)
     if weights.attention_out_norm is not None:
         update = normalize(update, weights.attention_out_norm, stack.eps)
     hidden = hidden + update
-    gate, up = linear(normalize(hidden, weights.mlp_norm, stack.eps), weights.gate_up).chunk(2, -1)
-    update = linear(activate(gate, stack.activation).mul_(up), weights.down)
+    gate, up = linear(normalize(hidden, weights.mlp_norm, stack.eps), *weights.gate_up).chunk(2, -1)
+    update = linear(activate(gate, stack.activation).mul_(up), *weights.down)
     if weights.mlp_out_norm is not None:
         update = normalize(update, weights.mlp_out_norm, stack.eps)
     return hidden + update if weights.factor is None else (hidden + update) * weights.factor
@@ -51,7 +51,7 @@ def transform(hidden: Tensor, attended: Tensor, weights: LayerWeights, stack: De
 
 def score(hidden: Tensor, stack: Description, norm: Tensor, head: Affine) -> Tensor:
     """Logits [N, V] of last states [N, H]."""
-    logits = linear(normalize(hidden, norm, stack.eps), head)
+    logits = linear(normalize(hidden, norm, stack.eps), *head)
     return logits if stack.softcap is None else torch.tanh(logits / stack.softcap) * stack.softcap
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 from reanchor.stack.description import Description, LayerShape
 
 
-@dataclass(frozen=True)
-class Affine:
+class Affine(NamedTuple):
     weight: Tensor  # [out, in]
     bias: Tensor | None = None  # [out]
 

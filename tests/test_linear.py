@@ -1,0 +1,49 @@
+"""The matrix product against torch's own, in every case a caller may bring."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from reanchor.linear import Linear, apply, linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(0,), (1,), (7,), (64,), (3, 5)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_equals_torch(dtype, shape, biased):
+    torch.manual_seed(0)
+    rows, weight = torch.randn(*shape, 24).to(dtype), torch.randn(40, 24).to(dtype)[3:37]
+    bias = torch.randn(34).to(dtype) if biased else None
+    expected = F.linear(rows, weight, bias)
+    with torch.no_grad():
+        torch.testing.assert_close(linear(rows, weight, bias), expected)
+
+
+def test_strided_rows():
+    rows, weight = torch.randn(6, 48)[:, ::2], torch.randn(8, 24)
+    with torch.no_grad():
+        torch.testing.assert_close(linear(rows, weight), F.linear(rows, weight))
+
+
+def test_a_module_that_is_trained_has_gradients():
+    module = Linear(8, 4)
+    module(torch.randn(3, 8)).sum().backward()
+    assert module.weight.grad is not None and module.bias.grad is not None
+
+
+class Doubled(nn.Linear):
+    def forward(self, rows):
+        return 2 * super().forward(rows)
+
+
+def test_whatever_a_module_does_beyond_its_product_is_done():
+    rows, plain = torch.randn(3, 8), nn.Linear(8, 4)
+    other = Doubled(8, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(apply(plain, rows), plain(rows))
+        torch.testing.assert_close(apply(other, rows), other(rows))
+        plain.register_forward_hook(lambda module, given, output: output + 1)
+        torch.testing.assert_close(apply(plain, rows), F.linear(rows, plain.weight, plain.bias) + 1)
