@@ -91,6 +91,15 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What one round of method auto was given, and why."""
+
+    name: str  # plain, known (a trie of what is known without drafting), baseline or shifted
+    blocks: int  # to draft
+    why: str  # fixed: a budget was given; pays: most expected tokens per second; probe: not seen for long; rest
+
+
+@dataclass(frozen=True)
 class Step:
     """One round as its consumer sees it; the prefill is a round that proposes nothing."""
 
@@ -105,6 +114,7 @@ class Step:
     cache: object = (
         None  # the target's cache, committed up to the token before the last; the loop goes on with it
     )
+    plan: Plan | None = None  # method auto
 
     @property
     def origins(self) -> list[int]:

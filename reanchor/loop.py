@@ -15,6 +15,7 @@ from reanchor.core import Draft, Retained, Step, Tree, Verdict
 from reanchor.drafters.base import Drafter
 from reanchor.proposal import Trie, assemble, rejected_path
 from reanchor.proposal.auto import BELIEFS, CANDIDATES, Auto, first_children
+from reanchor.proposal.costs import Costs
 from reanchor.sampling import Choice
 from reanchor.target import Target
 from reanchor.verification import verify
@@ -34,6 +35,7 @@ def decode(
     choice: Choice,
     config: DecodeConfig,
     stage: Stage = untimed,
+    costs: Costs | None = None,
 ) -> Iterator[Step]:
     """Yield the committed tokens round by round, the prefill's one first. prompt: [P] on the target's device.
 
@@ -41,7 +43,9 @@ def decode(
     All state lives in this call.
     """
     cache, context = target.new_cache(), drafter.new_cache()
-    rng, auto = random.Random(config.attach_seed), Auto(prompt.tolist()) if config.method == "auto" else None
+    rng, auto, plan = random.Random(config.attach_seed), None, None
+    if config.method == "auto":
+        auto = Auto(prompt.tolist(), config.node_budget or 1, costs)
     retained = Retained()
 
     with stage("prefill"):
@@ -54,11 +58,16 @@ def decode(
     yield Step(verdict.tokens, tree, verdict, drafted=0, retained=0, stopped=verdict.stopped, cache=cache)
 
     while not verdict.stopped:
+        shifts = shifts_allowed(len(retained), config)
+        if auto is not None:
+            with stage("assemble"):
+                plan = auto.plan(shifts, choice.room - 1)
         with stage("draft"):
-            draft = propose(drafter, verdict.tokens[-1], retained, context, choice, config)
+            blocks = 1 + shifts if plan is None else plan.blocks
+            draft = propose(drafter, verdict.tokens[-1], retained, context, choice, config, blocks)
         with stage("assemble"):
             if auto is not None:
-                tree = auto.assemble(draft, config.node_budget, choice.room - 1)
+                tree = auto.assemble(draft, choice.room - 1)
             else:
                 tree = assemble(draft, retained, config, choice.room - 1, rng)
         with stage("verify"):
@@ -71,25 +80,36 @@ def decode(
             if auto is not None:
                 auto.learn(tree, verdict, beliefs(output.logits), nodes)
             was_retained, retained = len(retained), retain(nodes, verdict, output.features)
-        yield Step(verdict.tokens, tree, verdict, len(draft.offsets), was_retained, verdict.stopped, cache)
+        drafted = len(draft.offsets)
+        yield Step(verdict.tokens, tree, verdict, drafted, was_retained, verdict.stopped, cache, plan)
+
+
+def shifts_allowed(retained: int, config: DecodeConfig) -> int:
+    """Shifted blocks that a round may draft."""
+    if config.method not in ("reanchor", "auto"):
+        return 0
+    return retained if config.max_shifts is None else min(retained, config.max_shifts)
 
 
 def propose(
-    drafter: Drafter, anchor: int, retained: Retained, context: object, choice: Choice, config: DecodeConfig
+    drafter: Drafter,
+    anchor: int,
+    retained: Retained,
+    context: object,
+    choice: Choice,
+    config: DecodeConfig,
+    blocks: int,
 ) -> Draft:
-    """The blocks of one round; the anchor alone when only the bonus token is still allowed."""
-    if choice.room == 1:
+    """The blocks of one round; the anchor alone for no block, or when only the bonus token is still allowed."""
+    if choice.room == 1 or not blocks:
         return Draft((), [[anchor]])
-    shifts = 0
-    if config.method in ("reanchor", "auto"):
-        shifts = len(retained) if config.max_shifts is None else min(len(retained), config.max_shifts)
     top_k = candidates_wanted(config)
     asked: dict[str, Any] = {}  # what only some drafters can do is asked only when wanted
     if config.carryover:
         asked["carry"] = "all" if config.carry_shifted else "baseline"
     if config.stochastic == "rejection" and choice.sample:
         asked["draw"] = choice.draw
-    draft = drafter.draft(anchor, retained, range(1, shifts + 1), context, top_k, **asked)
+    draft = drafter.draft(anchor, retained, range(1, blocks), context, top_k, **asked)
     if top_k and draft.candidates is None:
         raise ValueError(
             f"method {config.method} needs candidates, which {type(drafter).__name__} does not give"

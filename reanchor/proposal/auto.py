@@ -9,7 +9,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-from reanchor.core import Draft, Tree, Verdict
+from reanchor.core import Draft, Plan, Tree, Verdict
+from reanchor.proposal.costs import Costs
+from reanchor.proposal.plan import Planner
 from reanchor.proposal.prices import Prices
 from reanchor.proposal.sources import (
     QUOTED,
@@ -25,26 +27,61 @@ from reanchor.proposal.sources import (
 from reanchor.proposal.trie import Trie
 
 CANDIDATES = 16  # of the drafter, at every position of a block
+GLIMPSE = 16  # nodes of the trie that is grown to see what a round is worth without a draft
 BELIEFS = 8  # of the target's candidates at every node, kept for later rounds
 
 Offer = tuple[float, int, int]  # price, token, origin
 
 
 class Auto:
-    """What one decode has learnt, and the tries it makes of it."""
+    """What one decode has learnt, and the tries it makes of it.
 
-    def __init__(self, prompt: Sequence[int]) -> None:
+    A round calls plan, assemble and learn, in this order. With costs, sizes are chosen for speed, up to `max_nodes`;
+    without, every trie has max_nodes nodes and every block is drafted.
+    """
+
+    def __init__(self, prompt: Sequence[int], max_nodes: int, costs: Costs | None = None) -> None:
         self.prices, self.recall, self.text = Prices(), Recall(), Text()
         self.text.extend(prompt)
         self.states: list[Chances] = []  # the target's candidates at the retained states
         self.sources: list[Source] = []
+        self.max_nodes, self.costs = max_nodes, costs
+        self.planner = Planner(costs) if costs is not None else None
+        self.current = Plan("plain", 0, "fixed")
+        self.known = 1.0  # tokens expected of this round without a draft
 
-    def assemble(self, draft: Draft, max_nodes: int | None, max_depth: int) -> Tree:
+    def plan(self, shifts: int, max_depth: int) -> Plan:
+        """What the coming round is to do. shifts: shifted blocks there could be."""
+        if self.costs is not None:
+            self.costs.correct()
+        if self.planner is None:
+            self.current = Plan("shifted" if shifts else "baseline", 1 + shifts, "fixed")
+        elif self.planner.resting():
+            self.current = Plan("plain", 0, "rest")
+        else:
+            self.sources = self._standing()
+            values = self._grow(Trie(self.text.text[-1], min(GLIMPSE, self.max_nodes), max_depth))
+            self.known = sum(values[: self.planner.costs.best_size(values, 0)[1]])
+            self.current = self.planner.choose(values, shifts)
+        return self.current
+
+    def assemble(self, draft: Draft, max_depth: int) -> Tree:
         """The best trie for this round's draft. Its paths are left out: `first_children` finds the rejected one."""
-        self.sources = [*drafted(draft), verifier_path(self.states), self.recall, self.text]
-        trie = Trie(draft.blocks[0][0], max_nodes, max_depth)
-        values = grow(trie, lambda node: self.prices.of(self.claims(trie, node), trie.depths[node]))
-        return trie.freeze(len({origin for origin in trie.origins if origin > 0}), values)
+        self.sources = [*drafted(draft), *self._standing()]
+        nodes = 1 if self.current.name == "plain" else self.max_nodes
+        trie = Trie(draft.blocks[0][0], nodes, max_depth)
+        values = self._grow(trie)
+        if self.planner is not None:
+            nodes = self.planner.costs.best_size(self.planner.trusted(values), self.current.blocks)[1]
+            trie.cut(nodes)
+        return trie.freeze(len({origin for origin in trie.origins if origin > 0}), values[: len(trie.tokens)])
+
+    def _standing(self) -> list[Source]:
+        """The sources that need no draft."""
+        return [verifier_path(self.states), self.recall, self.text]
+
+    def _grow(self, trie: Trie) -> list[float]:
+        return grow(trie, lambda node: self.prices.of(self.claims(trie, node), trie.depths[node]))
 
     def claims(self, tree: Trie | Tree, node: int) -> list[Claim]:
         path, depth = self.path(tree, node), tree.depths[node]
@@ -68,6 +105,10 @@ class Auto:
             self.recall.learn(self.path(tree, node), beliefs[node])
         self.states = [beliefs[node] for node in kept]
         self.text.extend(verdict.tokens)
+        if self.planner is not None and tree.values:
+            shifted = sum(tree.origins[node] > 0 for node in verdict.path)
+            self.planner.learn(self.current, self.known, sum(tree.values), len(verdict.tokens), shifted)
+            self.planner.costs.close(self.current.blocks, len(tree))
 
 
 def drafted(draft: Draft) -> list[Source]:

@@ -37,6 +37,13 @@ class Trie:
         self.origins.append(origin)
         return node
 
+    def cut(self, nodes: int) -> None:
+        """Keep the first nodes only; paths are not kept up."""
+        for node in range(nodes, len(self.tokens)):
+            del self.children[self.parents[node], self.tokens[node]]
+        for values in (self.tokens, self.parents, self.depths, self.origins):
+            del values[nodes:]
+
     def freeze(self, matched: int = 0, values: list[float] | None = None) -> Tree:
         return Tree(
             self.tokens,

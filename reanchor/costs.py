@@ -1,0 +1,156 @@
+"""What passes take on this machine: measured once, kept in the user's cache folder, and watched as decoding goes on.
+
+The only room of the engine with a clock, the stopwatch of the stats apart; what is done with the seconds it finds is
+not its business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reanchor.core import Retained, Tree
+from reanchor.drafters.base import Drafter
+from reanchor.proposal import Trie
+from reanchor.proposal.costs import Costs
+from reanchor.stats import Stopwatch
+from reanchor.target import Target
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+REPEATS = 7
+CONTEXT = 64  # tokens of the prompt behind which auto's costs are measured; rounds correct for longer ones
+ENOUGH = 3.0  # seconds of measuring after which no further turn is started
+
+Curve = dict[int, float]  # size -> seconds
+Stage = Callable[[str], AbstractContextManager[object]]
+
+
+def costs_of(target: Target, drafter: Drafter, largest: int) -> Costs:
+    """Of this pair on this machine, from the cache folder where it has been measured before."""
+    file, key = cache_file(), machine_and_pair(target, drafter)
+    known = json.loads(file.read_text()) if file.exists() else {}
+    widths = sorted({*(width for width in WIDTHS if width < largest), largest})
+    entry = known.get(key, {})
+    if not {str(width) for width in widths} <= entry.get("verify", {}).keys():
+        clock = Stopwatch(synchronizer(target.device))
+        prompt = [place % target.vocabulary for place in range(CONTEXT)]
+        verify, draft = measure(target, drafter, prompt, widths, clock, ENOUGH)
+        entry = {"verify": verify, "draft": draft}
+        keep(file, {**known, key: entry})
+    curves = ({int(size): seconds for size, seconds in entry[name].items()} for name in ("verify", "draft"))
+    return Costs(*curves)
+
+
+def cache_file() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "reanchor" / "costs.json"
+
+
+def keep(file: Path, known: dict[str, Any]) -> None:
+    """Write whole or not at all. A folder that cannot be written costs a measurement in every process, no more."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(known, indent=1))
+        part.replace(file)
+    except OSError:
+        return
+
+
+def machine_and_pair(target: Target, drafter: Drafter) -> str:
+    """Everything that a pass's time depends on, in words."""
+    device = target.device
+    if device.type == "cuda":
+        machine = torch.cuda.get_device_name(device)
+    else:
+        machine = f"{device.type} {platform.machine()} {os.cpu_count()} cores {torch.get_num_threads()} threads"
+    sizes = [
+        f"{type(model).__name__} {sum(each.numel() for each in model.parameters())}"
+        if isinstance(model, torch.nn.Module)
+        else type(model).__name__
+        for model in (target.model, drafter)
+    ]
+    stack = f"{target.stack_name} stack, {target.attention.choice} attention"
+    return ", ".join([machine, *sizes, str(target.model.dtype), stack, f"torch {torch.__version__}"])
+
+
+@torch.no_grad()
+def measure(
+    target: Target,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    widths: Sequence[int],
+    clock: Stopwatch,
+    enough: float = float("inf"),
+    repeats: int = REPEATS,
+) -> tuple[Curve, Curve]:
+    """Seconds of one pass by its nodes and of one draft by its blocks, behind one prompt.
+
+    Sizes take turns, so that a machine's moods fall on all of them; the median of the turns is the cost.
+    """
+    ids = torch.tensor(prompt, device=target.device)
+    cache, context = target.new_cache(), drafter.new_cache()
+    drafter.commit(target.prefill(ids, cache).features, context)
+    tail = target.verify(
+        bush(drafter.proposals + 1, prompt[-1], target.vocabulary), cache
+    )  # rejected states to draft from
+    retained = Retained(tuple(tail.logits.argmax(-1).tolist()[1:]), tail.features[1:])
+    blocks = sorted({1, 2, 4, 8, len(retained) + 1} & set(range(1, len(retained) + 2)))
+    trees = {width: bush(width, prompt[-1], target.vocabulary) for width in sorted({1, *widths})}
+    passes = {width: partial(target.verify, tree, cache) for width, tree in trees.items()}
+    drafts = {
+        count: partial(drafter.draft, prompt[-1], retained, range(1, count), context) for count in blocks
+    }
+    return turns(clock, passes, repeats, enough), turns(clock, drafts, repeats, enough)
+
+
+def bush(nodes: int, anchor: int, vocabulary: int) -> Tree:
+    """A binary trie, as ragged as real ones are."""
+    trie = Trie(anchor)
+    for node in range(1, nodes):
+        trie.add((node - 1) // 2, node % vocabulary, 0)
+    return trie.freeze()
+
+
+def turns(
+    clock: Stopwatch, calls: Mapping[int, Callable[[], object]], repeats: int, enough: float
+) -> dict[int, float]:
+    """Median seconds of each call, all of them once a turn; the first turn warms up."""
+    laps: dict[int, list[float]] = {size: [] for size in calls}
+    first = clock.now()
+    for turn in range(repeats + 1):
+        if turn > 1 and clock.now() - first > enough:
+            break
+        for size, call in calls.items():
+            start = clock.now()
+            call()
+            if turn:
+                laps[size].append(clock.now() - start)
+    return {size: statistics.median(each) for size, each in laps.items()}
+
+
+def watched(stage: Stage, costs: Costs, clock: Stopwatch) -> Stage:
+    """The same stages, whose seconds the costs are told too."""
+
+    @contextmanager
+    def watch(name: str) -> Iterator[None]:
+        start = clock.now()
+        with stage(name):
+            yield
+        costs.laps[name] = costs.laps.get(name, 0.0) + clock.now() - start
+
+    return watch
+
+
+def synchronizer(device: torch.device) -> Callable[[], None] | None:
+    """What makes a device finish its work; None where there is nothing to wait for."""
+    return getattr(torch, device.type).synchronize if device.type in ("cuda", "mps", "xpu") else None
