@@ -37,7 +37,7 @@ Stage = Callable[[str], AbstractContextManager[object]]
 def costs_of(target: Target, drafter: Drafter, largest: int) -> Costs:
     """Of this pair on this machine, from the cache folder where it has been measured before."""
     file, key = cache_file(), machine_and_pair(target, drafter)
-    known = json.loads(file.read_text()) if file.exists() else {}
+    known = remembered(file)
     widths = sorted({*(width for width in WIDTHS if width < largest), largest})
     entry = known.get(key, {})
     if not {str(width) for width in widths} <= entry.get("verify", {}).keys():
@@ -53,6 +53,14 @@ def costs_of(target: Target, drafter: Drafter, largest: int) -> Costs:
 def cache_file() -> Path:
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "reanchor" / "costs.json"
+
+
+def remembered(file: Path) -> dict[str, Any]:
+    """What was measured before; nothing where there is no such file or something broke it."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def keep(file: Path, known: dict[str, Any]) -> None:
@@ -72,7 +80,9 @@ def machine_and_pair(target: Target, drafter: Drafter) -> str:
     if device.type == "cuda":
         machine = torch.cuda.get_device_name(device)
     else:
-        machine = f"{device.type} {platform.machine()} {os.cpu_count()} cores {torch.get_num_threads()} threads"
+        machine = (
+            f"{device.type} {platform.machine()} {os.cpu_count()} cores {torch.get_num_threads()} threads"
+        )
     sizes = [
         f"{type(model).__name__} {sum(each.numel() for each in model.parameters())}"
         if isinstance(model, torch.nn.Module)

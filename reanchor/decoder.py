@@ -12,10 +12,13 @@ from transformers import PreTrainedModel
 
 from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Step
+from reanchor.costs import costs_of, watched
 from reanchor.drafters.base import Drafter, NoDrafter
 from reanchor.loop import Stage, decode, untimed
+from reanchor.proposal.costs import Costs
 from reanchor.sampling import Choice, choice_for
 from reanchor.stack.choice import target_for, target_still
+from reanchor.stats import Stopwatch
 from reanchor.target import Target, alone_with
 
 
@@ -49,6 +52,7 @@ class SpeculativeDecoder:
 
     def take(self, target: Target) -> None:
         self.target = target
+        self._costs: Costs | None = None  # of another target they would be others
         if hasattr(self.drafter, "attention"):
             self.drafter.attention = target.attention  # one choice, and one report of what came of it
 
@@ -74,7 +78,18 @@ class SpeculativeDecoder:
             if sampling.max_new_tokens > room:
                 sampling = replace(sampling, max_new_tokens=room)
             choice = choice_for(sampling, ids, end_ids)
-        return decode(self.target, self.drafter, ids, choice, self.config, stage)
+        costs = self.costs()
+        if costs is not None:
+            stage = watched(stage, costs, Stopwatch())
+        return decode(self.target, self.drafter, ids, choice, self.config, stage, costs)
+
+    def costs(self) -> Costs | None:
+        """What method auto weighs its rounds by, measured at first use; None where the size of rounds is given."""
+        if self.config.method != "auto" or self.config.max_nodes is not None:
+            return None
+        if self._costs is None:
+            self._costs = costs_of(self.target, self.drafter, self.config.node_budget or 1)
+        return self._costs.fresh()
 
     def check_prompt(self, prompt: Tensor) -> Tensor:
         """The prompt [P] unchanged, or ValueError with the reason."""

@@ -31,6 +31,9 @@ class Round:
     from_verifier_path: int
     seconds: float  # the whole round
     stages: dict[str, float]  # the parts of it, by STAGES
+    plan: str | None = None  # method auto: what it chose, and why
+    why: str | None = None
+    expected: float | None = None  # tokens that the prices of its trie promised, bonus included
 
 
 class Stopwatch:
@@ -83,6 +86,15 @@ class Stats:
             counts[each.tokens] = counts.get(each.tokens, 0) + 1
         return dict(sorted(counts.items()))
 
+    def plans(self) -> dict[str, int]:
+        """Method auto: rounds by what was chosen and why, like `baseline, pays`."""
+        counts: dict[str, int] = {}
+        for each in self.rounds:
+            if each.plan is not None:
+                name = f"{each.plan}, {each.why}"
+                counts[name] = counts.get(name, 0) + 1
+        return counts
+
     def position_rates(self) -> list[float]:
         """Share of the rounds reaching draft position j (from 1) in which it was accepted, given all before
         were.
@@ -129,6 +141,10 @@ class Stats:
             "tokens_per_second": decoded / seconds if seconds else None,
             "stage_seconds": self.stage_seconds(),
             "position_rates": self.position_rates(),
+            "plans": self.plans(),
+            "expected_tau": self._mean(sum(each.expected or 0.0 for each in self.rounds))
+            if self.plans()
+            else None,
             "histogram": {str(tokens): count for tokens, count in self.histogram().items()},
         }
         if rounds:
@@ -183,5 +199,8 @@ class Recorder:
                 from_verifier_path=sum(origin == VERIFIER_PATH for origin in origins),
                 seconds=seconds,
                 stages=laps,
+                plan=step.plan.name if step.plan else None,
+                why=step.plan.why if step.plan else None,
+                expected=sum(step.tree.values) if step.plan else None,
             )
         )

@@ -39,13 +39,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stack": {"core", "config", "cache", "target", "attention", "linear"},
     "drafters": {"linear", "core", "cache", "attention", "sampling"},
     "loop": ENGINE - {"loop"},
-    "decoder": {*ENGINE, "stack"},
+    "costs": {"core", "target", "drafters", "proposal", "stats"},
+    "decoder": {*ENGINE, "stack", "costs"},
     "acceptance": {"stats"},
     "rows": set(),
     "generator": {*ENGINE, "acceptance", "decoder", "loading", "rows"},
     "gguf": set(),
     "loading": {"target", "drafters", "attention", "gguf"},
-    "benchmark": {*ENGINE, "decoder", "generator", "datasets"},
+    "benchmark": {*ENGINE, "decoder", "costs", "generator", "datasets"},
     "training": {*ENGINE, "decoder", "datasets"},
 }
 LIBRARY = sorted((ROOT / "reanchor").rglob("*.py"))

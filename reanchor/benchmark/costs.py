@@ -1,25 +1,17 @@
-"""What one verify pass costs against its width and one draft against its blocks, on this machine.
-
-Sizes take turns, so that a machine's moods fall on all of them; the median of the turns is the cost.
-"""
+"""What one verify pass costs against its width and one draft against its blocks, on this machine."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import torch
-
-from reanchor.core import Retained, Tree
+import reanchor.costs as engine
+from reanchor.costs import REPEATS
 from reanchor.decoder import SpeculativeDecoder
-from reanchor.proposal import Trie
 from reanchor.stats import Stopwatch
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-REPEATS = 7
 
 
 @dataclass(frozen=True)
@@ -47,45 +39,10 @@ def from_dict(given: dict[str, Any]) -> Costs:
     return Costs(given["context"], *curves)
 
 
-@torch.no_grad()
 def measure(
     decoder: SpeculativeDecoder, prompt: list[int], widths: Sequence[int] = WIDTHS, repeats: int = REPEATS
 ) -> Costs:
     """Both curves behind one prompt."""
-    target, drafter = decoder.target, decoder.drafter
-    ids = torch.tensor(prompt, device=target.device)
-    cache, context = target.new_cache(), drafter.new_cache()
-    drafter.commit(target.prefill(ids, cache).features, context)
-    tail = target.verify(
-        bush(drafter.proposals + 1, prompt[-1], target.vocabulary), cache
-    )  # rejected states to draft from
-    retained = Retained(tuple(tail.logits.argmax(-1).tolist()[1:]), tail.features[1:])
-    blocks = sorted({1, 2, 4, 8, len(retained) + 1} & set(range(1, len(retained) + 2)))
-    trees = {width: bush(width, prompt[-1], target.vocabulary) for width in sorted({1, *widths})}
     clock = Stopwatch(decoder.synchronize())
-    passes = {width: partial(target.verify, tree, cache) for width, tree in trees.items()}
-    drafts = {
-        count: partial(drafter.draft, prompt[-1], retained, range(1, count), context) for count in blocks
-    }
-    verify, draft = turns(clock, passes, repeats), turns(clock, drafts, repeats)
+    verify, draft = engine.measure(decoder.target, decoder.drafter, prompt, widths, clock, repeats=repeats)
     return Costs(len(prompt), verify, draft)
-
-
-def bush(nodes: int, anchor: int, vocabulary: int) -> Tree:
-    """A binary trie, as ragged as real ones are."""
-    trie = Trie(anchor)
-    for node in range(1, nodes):
-        trie.add((node - 1) // 2, node % vocabulary, 0)
-    return trie.freeze()
-
-
-def turns(clock: Stopwatch, calls: Mapping[int, Callable[[], object]], repeats: int) -> dict[int, float]:
-    """Median seconds of each call, all of them once a turn; the first turn warms up."""
-    laps: dict[int, list[float]] = {size: [] for size in calls}
-    for turn in range(repeats + 1):
-        for size, call in calls.items():
-            start = clock.now()
-            call()
-            if turn:
-                laps[size].append(clock.now() - start)
-    return {size: statistics.median(each) for size, each in laps.items()}

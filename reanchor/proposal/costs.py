@@ -21,6 +21,10 @@ class Costs:
         self.laps: dict[str, float] = {}
         self.size: tuple[int, int] | None = None  # blocks and nodes of the round that the laps are of
 
+    def fresh(self) -> Costs:
+        """The same curves, uncorrected: what one decode learns is its own."""
+        return Costs(self.curves["verify"], self.curves["draft"])
+
     def verify(self, nodes: int) -> float:
         return self.scale["verify"] * interpolate(self.curves["verify"], nodes)
 

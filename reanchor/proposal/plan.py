@@ -12,7 +12,11 @@ from reanchor.core import Plan
 from reanchor.proposal.costs import Costs
 
 RATE = 0.1  # weight of the newest round in a gain
-SOON, LATE = 8, 64  # rounds until what doesn't pay is tried again, and the most after failing again and again
+SOON, LATE = (
+    8,
+    64,
+)  # rounds until a draft that doesn't pay is tried again, and the most after failing again and again
+NAP = 2  # rounds of the first rest; each that follows at once is twice as long, up to LATE
 PRIOR_GAIN = {"baseline": 1.0, "shifted": 0.05}  # tokens a round
 
 
@@ -23,30 +27,28 @@ class Planner:
         self.costs = costs
         self.gain, self.trust = dict(PRIOR_GAIN), 1.0
         self.unseen = dict.fromkeys(PRIOR_GAIN, 0)  # rounds since a draft of the kind
-        self.patience = {**dict.fromkeys(PRIOR_GAIN, SOON), "plain": SOON}
-        self.rest = 0  # rounds left of plain decoding before anything is weighed again
+        self.patience = dict.fromkeys(PRIOR_GAIN, SOON)
+        self.rest, self.nap = 0, NAP  # plain rounds left before anything is weighed again; the next rest
 
     def resting(self) -> bool:
+        """A new round begins; is it to be plain without being weighed?"""
+        for kind in self.unseen:
+            self.unseen[kind] += 1
         self.rest = max(0, self.rest - 1)
         return self.rest > 0
 
     def choose(self, known: Sequence[float], shifts: int) -> Plan:
-        """known: values of the trie that needs no draft, best first; shifts: blocks beyond the baseline there could be."""
+        """known: values of the trie that needs no draft, best first; shifts: shifted blocks there could be."""
         blocks = {"known": 0, "baseline": 1, **({"shifted": 1 + shifts} if shifts else {})}
-        for kind in self.unseen.keys() & blocks.keys():
-            self.unseen[kind] += 1
-            if self.unseen[kind] > self.patience[kind]:
+        for kind, rounds in self.unseen.items():
+            if kind in blocks and rounds > self.patience[kind]:
                 self.patience[kind] = min(2 * self.patience[kind], LATE)
                 return Plan(kind, blocks[kind], "probe")
-        extra = {
-            "known": 0.0,
-            "baseline": self.gain["baseline"],
-            "shifted": sum(self.gain.values()),
-        }
-        rates = {
-            name: self.costs.best_size(self.trusted(known), blocks[name], extra[name])[0] for name in blocks
-        }
-        rates["plain"] = 1 / self.costs.verify(1)
+        gain = self.trust * self.gain["baseline"]
+        extra = {"known": 0.0, "baseline": gain, "shifted": gain + self.gain["shifted"]}
+        rates = {"plain": 1 / self.costs.verify(1)}  # first: where it is as fast, it is chosen
+        for name in blocks:
+            rates[name] = self.costs.best_size(self.trusted(known), blocks[name], extra[name])[0]
         name = max(rates, key=lambda each: rates[each])
         self._note(name)
         return Plan(name, blocks.get(name, 0), "pays")
@@ -75,9 +77,8 @@ class Planner:
     def _note(self, name: str) -> None:
         """What pays is tried again soon after it stops; what doesn't, later and later."""
         if name == "plain":
-            self.rest = self.patience["plain"]
-            self.patience["plain"] = min(2 * self.rest, LATE)
-        else:
-            self.patience["plain"] = SOON
-        if name in self.patience and name != "plain":
-            self.patience[name] = SOON
+            self.rest, self.nap = self.nap, min(2 * self.nap, LATE)
+            return
+        self.nap = NAP
+        paying = {"known": (), "baseline": ("baseline",)}.get(name, tuple(self.patience))
+        self.patience.update(dict.fromkeys(paying, SOON))

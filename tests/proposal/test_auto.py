@@ -11,11 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import reanchor.decoder
 import reanchor.loop
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import Draft
 from reanchor.proposal import Trie
 from reanchor.proposal.auto import Auto, grow
+from reanchor.proposal.costs import Costs
+from reanchor.stats import Recorder
 from tests import test_sampling as sampling
 from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
 
@@ -123,14 +126,50 @@ def test_nothing_proposed_depends_on_what_the_target_is_about_to_say(monkeypatch
 
 
 def test_assembling_changes_nothing_that_was_learnt():
-    auto = Auto([1, 2, 3, 1, 2])
     draft = Draft((0,), [[2, 3]], torch.tensor([[[3, 4]]]), torch.tensor([[[0.6, 0.3]]]).log())
-    before = copy.deepcopy((auto.prices.shares, auto.recall.known, auto.text.followers))
-    first = auto.assemble(draft, 8, 5)
-    assert (auto.prices.shares, auto.recall.known, auto.text.followers) == before
-    assert auto.assemble(draft, 8, 5) == first
-    smaller = auto.assemble(draft, 4, 5)
-    assert smaller.tokens == first.tokens[:4]  # the best tree of four is the beginning of the best of eight
+    small, large = Auto([1, 2, 3, 1, 2], 4), Auto([1, 2, 3, 1, 2], 8)
+    trees = []
+    for auto in (small, large, large):
+        before = copy.deepcopy((auto.prices.shares, auto.recall.known, auto.text.followers))
+        auto.plan(0, 5)
+        trees.append(auto.assemble(draft, 5))
+        assert (auto.prices.shares, auto.recall.known, auto.text.followers) == before
+    assert trees[1] == trees[2]
+    assert trees[0].tokens == trees[1].tokens[:4]  # the best of four is the beginning of the best of eight
+
+
+@pytest.mark.parametrize("steep", [False, True])
+def test_costs_choose_the_size_and_nothing_else(steep, monkeypatch):
+    """Where nodes are free everything is verified; where each costs a pass, decoding is plain but for probes."""
+    curve = {1: 1.0, 64: 64.0 if steep else 1.0}
+    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs(curve, {1: 5.0 if steep else 1e-6}))
+    model = tiny_target("qwen3")
+    truth = greedy(model, PROMPT, 80)
+    decoder = SpeculativeDecoder(model, Guesser(PROMPT.tolist() + truth, "wrong"), DecodeConfig("auto"))
+    monkeypatch.setattr(reanchor.decoder, "watched", lambda stage, *_: stage)  # no clock here
+    recorder = Recorder("auto", len(PROMPT))
+    tokens = []
+    for step in decoder.decode(PROMPT, SamplingConfig(max_new_tokens=80), stage=recorder.stage):
+        recorder.add(step)
+        tokens += step.tokens
+    assert tokens == truth
+    figures = recorder.stats.to_dict()
+    plans, rounds = figures["plans"], figures["per_round"]
+    assert sum(plans.values()) == figures["rounds"] and figures["expected_tau"] > 0
+    plain = plans.get("plain, pays", 0) + plans.get("plain, rest", 0)
+    if steep:
+        assert plain > 0.5 * figures["rounds"] and any("probe" in name for name in plans)
+        assert all(each["nodes"] == 1 and not each["blocks"] for each in rounds if each["plan"] == "plain")
+    else:
+        assert not plain and max(each["nodes"] for each in rounds) > 32
+
+
+def test_a_given_budget_is_kept_to():
+    model = tiny_target("qwen3")
+    decoder = SpeculativeDecoder(model, Guesser(PROMPT.tolist()), DecodeConfig("auto", max_nodes=9))
+    assert decoder.costs() is None
+    steps = list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=12)))[1:]
+    assert {step.plan.why for step in steps} == {"fixed"}
 
 
 def test_a_drafter_without_candidates_is_refused():
@@ -169,7 +208,7 @@ def test_a_broken_verifier_fails_the_same_test(model, monkeypatch):
 def test_the_states_retained_are_those_of_the_likeliest_rejected_path():
     model = tiny_target("qwen3")
     truth = greedy(model, PROMPT, NEW)
-    steps = run(model, Guesser(PROMPT.tolist() + truth, "second"))
+    steps = run(model, Guesser(PROMPT.tolist() + truth, "second"), max_nodes=32)
     lengths = []
     for step in steps:
         node, length = step.verdict.path[-1], 0

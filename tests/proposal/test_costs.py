@@ -1,0 +1,122 @@
+"""Sizes chosen from curves written down here: no clock, no model."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from reanchor.core import Plan
+from reanchor.proposal.costs import Costs, interpolate
+from reanchor.proposal.plan import LATE, SOON, Planner
+
+FLAT = {1: 1.0, 64: 1.0}  # a pass costs the same whatever its size: memory-bound
+STEEP = {1: 1.0, 64: 64.0}  # every node costs a pass: compute-bound
+
+
+def test_between_sizes_it_is_linear_and_beyond_them_too():
+    curve = {1: 1.0, 4: 4.0, 8: 6.0}
+    assert [interpolate(curve, size) for size in (1, 2, 4, 6, 8, 10)] == [1, 2, 4, 5, 6, 7]
+    assert interpolate({1: 2.0}, 9) == 2.0
+    assert interpolate({1: 2.0, 2: 1.0}, 9) == 1.0  # noise that falls is no gift
+
+
+def test_costs_follow_what_rounds_take():
+    costs = Costs({1: 1.0, 8: 2.0}, {1: 0.5, 4: 1.0})
+    for _ in range(60):
+        costs.close(1, 8)
+        costs.laps = {"verify": 4.0, "draft": 0.5, "assemble": 0.2, "commit": 0.1}
+        costs.correct()
+    assert costs.verify(8) == pytest.approx(4, rel=0.01) and costs.verify(1) == pytest.approx(2, rel=0.01)
+    assert costs.draft(4) == pytest.approx(1, rel=0.01) and costs.overhead == pytest.approx(0.3)
+    costs.close(1, 8)
+    costs.laps = {"verify": 4000.0}  # the machine slept
+    costs.correct()
+    assert costs.verify(8) < 6
+
+
+def test_a_flat_curve_takes_all_and_a_steep_one_little():
+    values = [1.0, *(0.8**node for node in range(1, 40))]
+    assert Costs(FLAT, FLAT).best_size(values, 0)[1] == 40
+    assert Costs(STEEP, FLAT).best_size(values, 0)[1] == 1
+    assert 2 < Costs({1: 1.0, 64: 4.0}, FLAT).best_size(values, 0)[1] < 40
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.005, 0.02, 0.1, 0.5])
+def test_the_choice_is_within_five_percent_of_the_best_fixed_size(slope):
+    """Rounds replayed: their true acceptance is drawn from the values, the best fixed size is found afterwards."""
+    rng = random.Random(1)
+    costs = Costs({1: 1.0, 64: 1.0 + 63 * slope}, {1: 0.2, 8: 0.4})
+    rounds = []
+    for _ in range(400):
+        sure = rng.betavariate(2, 2)
+        rounds.append([sure**depth * 0.9**place for place, depth in enumerate(range(33))])
+
+    def speed(sizes):
+        # a node at depth d of a chain is accepted when a uniform draw lies below its value
+        draws = random.Random(2)
+        tokens = seconds = 0.0
+        for values, size in zip(rounds, sizes, strict=True):
+            luck = draws.random()
+            tokens += sum(luck < value for value in values[:size])
+            seconds += costs.round(1, size)
+        return tokens / seconds
+
+    chosen = speed([costs.best_size(values, 1)[1] for values in rounds])
+    assert chosen >= 0.95 * max(speed([size] * len(rounds)) for size in range(1, 34))
+
+
+def played(planner: Planner, rounds: int, gain: float, shifted: float, known: float) -> list[Plan]:
+    """Plans of rounds in which a draft adds `gain` tokens and shifted blocks `shifted`."""
+    plans = []
+    for _ in range(rounds):
+        if planner.resting():
+            plans.append(Plan("plain", 0, "rest"))
+            continue
+        values = [1.0, *(known / 8 for _ in range(8))]
+        plan = planner.choose(values, 3)
+        added = gain * (plan.blocks > 0)
+        tokens = 1 if plan.name == "plain" else 1 + known + added + shifted * (plan.blocks > 1)
+        expected = 1 if plan.name == "plain" else 1 + known + added
+        planner.learn(plan, 1 + known, expected, round(tokens), shifted)
+        plans.append(plan)
+    return plans
+
+
+def shares(plans: list[Plan]) -> dict[str, float]:
+    return {name: sum(plan.name == name for plan in plans) / len(plans) for name in {p.name for p in plans}}
+
+
+CHEAP = Costs({1: 1.0, 64: 1.6}, {1: 0.2, 4: 0.25})
+
+
+def test_what_pays_is_drafted():
+    assert shares(played(Planner(CHEAP.fresh()), 300, gain=2.0, shifted=0.0, known=0.5))["baseline"] > 0.8
+    assert shares(played(Planner(CHEAP.fresh()), 300, gain=2.0, shifted=1.0, known=0.5))["shifted"] > 0.8
+
+
+def test_a_useless_drafter_is_left_alone_and_tried_again():
+    plans = played(Planner(CHEAP.fresh()), 400, gain=0.0, shifted=0.0, known=1.0)
+    late = shares(plans[100:])
+    assert late["known"] > 0.9
+    probes = [place for place, plan in enumerate(plans) if plan.why == "probe"]
+    assert probes and max(b - a for a, b in zip(probes, probes[1:], strict=False)) <= LATE + 1
+    assert len(probes) < 40
+
+
+def test_where_nothing_pays_it_decodes_plainly_and_probes():
+    plans = played(Planner(Costs(STEEP, {1: 5.0, 4: 20.0})), 600, gain=0.1, shifted=0.0, known=0.1)
+    assert shares(plans[100:])["plain"] > 0.9
+    assert any(plan.why == "probe" for plan in plans[200:])
+
+
+def test_it_comes_back_when_drafting_pays_again():
+    planner = Planner(CHEAP.fresh())
+    played(planner, 300, gain=0.0, shifted=0.0, known=0.3)
+    assert shares(played(planner, 400, gain=3.0, shifted=0.0, known=0.3)[250:])["baseline"] > 0.7
+
+
+def test_probes_begin_soon():
+    planner = Planner(Costs(STEEP, {1: 5.0, 4: 20.0}))
+    plans = played(planner, 10 * SOON, gain=0.1, shifted=0.0, known=0.1)
+    assert any(plan.why == "probe" for plan in plans)
