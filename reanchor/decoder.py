@@ -47,12 +47,12 @@ class SpeculativeDecoder:
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
         self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter
+        self._costs: tuple[Target, Costs] | None = None
         with alone_with(model):
             self.take(target_for(model, tuple(drafter.tap_layers), config))
 
     def take(self, target: Target) -> None:
         self.target = target
-        self._costs: Costs | None = None  # of another target they would be others
         if hasattr(self.drafter, "attention"):
             self.drafter.attention = target.attention  # one choice, and one report of what came of it
 
@@ -87,9 +87,9 @@ class SpeculativeDecoder:
         """What method auto weighs its rounds by, measured at first use; None where the size of rounds is given."""
         if self.config.method != "auto" or self.config.max_nodes is not None:
             return None
-        if self._costs is None:
-            self._costs = costs_of(self.target, self.drafter, self.config.node_budget or 1)
-        return self._costs.fresh()
+        if self._costs is None or self._costs[0] is not self.target:
+            self._costs = self.target, costs_of(self.target, self.drafter, self.config.node_budget or 1)
+        return self._costs[1].fresh()
 
     def check_prompt(self, prompt: Tensor) -> Tensor:
         """The prompt [P] unchanged, or ValueError with the reason."""

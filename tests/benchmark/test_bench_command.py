@@ -196,7 +196,7 @@ def test_carryover_joins_where_the_checkpoint_has_it(bench, tmp_path):
     methods = ["hf", "plain", "dflash", "reanchor", "ddtree", "auto", "carryover", "carryover-reanchor"]
     assert [cell["method"] for cell in cells] == methods
     assert not any(cell["faults"] for cell in cells)
-    assert cells[6]["blocks_per_round"] == 1 < cells[7]["blocks_per_round"]
+    assert cells[6]["blocks_per_round"] <= 1 < cells[7]["blocks_per_round"]
 
 
 def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
