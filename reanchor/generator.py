@@ -270,6 +270,7 @@ def unpadded(prompt: Tensor, mask: Tensor) -> Tensor:
     start = int(mask.long().argmax())
     if not bool(mask[start:].all()):
         raise ValueError(
-            "attention_mask hides tokens after the first visible one; only left padding is supported"
+            "attention_mask hides tokens after the first visible one; only left padding is supported (without a "
+            "mask, HF hides every pad token of the prompt: pass attention_mask to keep them)"
         )
     return prompt[start:]

@@ -17,7 +17,7 @@ from reanchor.proposal import Trie, assemble, rejected_path
 from reanchor.proposal.auto import BELIEFS, CANDIDATES, Auto, first_children
 from reanchor.proposal.costs import Costs
 from reanchor.sampling import Choice
-from reanchor.target import Target
+from reanchor.target import Target, refuse_nan
 from reanchor.verification import verify
 
 Stage = Callable[[str], AbstractContextManager[object]]
@@ -50,6 +50,7 @@ def decode(
 
     with stage("prefill"):
         output = target.prefill(prompt, cache)
+        refuse_nan(output.logits)
         tree = Trie(int(prompt[-1])).freeze()
         verdict = verify(tree, output.logits, choice)
         drafter.commit(output.features, context)

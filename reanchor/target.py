@@ -55,8 +55,21 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
     if kinds or getattr(model, "_is_stateful", False):
         found = ", ".join(sorted(kinds)) or "a recurrent state"
         raise ValueError(f"{name} has layers with {found}: {_SUPPORTED}")
+    if getattr(model.get_decoder(), "layers", None) is None:
+        raise ValueError(
+            f"{name}'s decoder has no list of layers to read features from; use plain HF generate"
+        )
     if model.get_output_embeddings() is None:
         raise ValueError(f"{name} has no output head; load it with AutoModelForCausalLM")
+
+
+def refuse_nan(logits: Tensor) -> None:
+    """Raise ValueError where the target gives no logits a token could be chosen by."""
+    if bool(logits.isnan().any()):
+        raise ValueError(
+            "the target's logits are NaN: its weights are damaged, or overflow in this dtype; fetch it again, or load "
+            "it in float32"
+        )
 
 
 class Target:

@@ -7,8 +7,16 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import Qwen3NextConfig, Qwen3NextForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    FalconConfig,
+    FalconForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
+from reanchor import SpeculativeDecoder
 from reanchor.core import Tree
 from reanchor.proposal import Trie
 from reanchor.target import Target
@@ -119,6 +127,13 @@ def test_tap_before_the_first_layer(family):
     assert hooks == len(target.layers[0]._forward_pre_hooks)
 
 
+def test_nan_logits_are_refused():
+    model = tiny_target("llama")
+    model.model.norm.weight.data[0] = float("nan")
+    with pytest.raises(ValueError, match="logits are NaN.*float32"):
+        next(SpeculativeDecoder(model).decode([1, 2, 3]))
+
+
 def test_hooks_go_when_the_forward_fails():
     model = tiny_target("qwen3")
     target = Target(model, (1,))
@@ -140,3 +155,8 @@ def test_targets_a_tree_cannot_be_verified_with_are_refused():
     )
     with pytest.raises(ValueError, match="encoder-decoder"):
         Target(t5)
+    falcon = FalconForCausalLM(
+        FalconConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    )
+    with pytest.raises(ValueError, match="no list of layers"):
+        Target(falcon)
