@@ -126,6 +126,18 @@ class Step:
         return [self.tree.origins[node] for node in nodes]
 
     @property
+    def edges(self) -> list[tuple[float, bool]]:
+        """Method auto: (price, was it taken) of every edge whose parent was accepted and judged."""
+        values, path = self.tree.values, set(self.verdict.path)
+        if not values:
+            return []
+        return [
+            (round(values[node] / values[parent], 4), node in path)
+            for node, parent in enumerate(self.tree.parents)
+            if parent in path and not (self.stopped and parent == self.verdict.path[-1])
+        ]
+
+    @property
     def accepted(self) -> int:
         """Drafts accepted: the committed tokens that the tree held."""
         return sum(origin != ROOT for origin in self.origins)

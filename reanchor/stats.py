@@ -34,6 +34,7 @@ class Round:
     plan: str | None = None  # method auto: what it chose, and why
     why: str | None = None
     expected: float | None = None  # tokens that the prices of its trie promised, bonus included
+    edges: list[tuple[float, bool]] = field(default_factory=list)  # (price, taken) below accepted nodes
 
 
 class Stopwatch:
@@ -95,6 +96,22 @@ class Stats:
                 counts[name] = counts.get(name, 0) + 1
         return counts
 
+    def reliability(self, bins: int = 10) -> list[dict[str, float]]:
+        """Method auto: edges by price, in equal bins that are not empty: the mean price, the share the target took
+        and the count. Prices are right where the two agree.
+        """
+        sorted_in: dict[int, list[tuple[float, bool]]] = {}
+        for price, taken in (edge for each in self.rounds for edge in each.edges):
+            sorted_in.setdefault(min(int(price * bins), bins - 1), []).append((price, taken))
+        return [
+            {
+                "price": sum(price for price, _ in edges) / len(edges),
+                "taken": sum(taken for _, taken in edges) / len(edges),
+                "edges": len(edges),
+            }
+            for _, edges in sorted(sorted_in.items())
+        ]
+
     def position_rates(self) -> list[float]:
         """Share of the rounds reaching draft position j (from 1) in which it was accepted, given all before
         were.
@@ -142,6 +159,7 @@ class Stats:
             "stage_seconds": self.stage_seconds(),
             "position_rates": self.position_rates(),
             "plans": self.plans(),
+            "reliability": self.reliability(),
             "expected_tau": self._mean(sum(each.expected or 0.0 for each in self.rounds))
             if self.plans()
             else None,
@@ -202,5 +220,6 @@ class Recorder:
                 plan=step.plan.name if step.plan else None,
                 why=step.plan.why if step.plan else None,
                 expected=sum(step.tree.values) if step.plan else None,
+                edges=step.edges,
             )
         )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from reanchor import SamplingConfig, SpeculativeDecoder
-from reanchor.stats import Recorder, Stats
+from reanchor.core import Step, Tree, Verdict
+from reanchor.stats import Recorder, Round, Stats
 from tests.tiny import ScriptedDrafter, greedy, tiny_target
 
 PROMPT = torch.tensor([3, 14, 15, 9])
+ROUND = Round(2, 1, 5, 1, 0, 0, 2, 0, 0, 0.1, {"verify": 0.1})
 
 
 def record(mode: str, new: int) -> Stats:
@@ -62,3 +65,26 @@ def test_adding_up():
     rounds = len(one.rounds) + len(two.rounds)
     one.add(two)
     assert one.tokens == 15 and len(one.rounds) == rounds and one.tau == pytest.approx(13 / 5)
+
+
+def test_edges_and_reliability_by_hand():
+    """Root with children 1 (taken) and 2, 1 with child 3 (not taken), 2 with child 4 (nobody came by)."""
+    tree = Tree(
+        [9, 1, 2, 3, 4],
+        [-1, 0, 0, 1, 2],
+        [0, 1, 1, 2, 2],
+        [-1, 0, 0, 0, 0],
+        [],
+        values=[1, 0.8, 0.1, 0.6, 0.05],
+    )
+    verdict = Verdict([0, 1], [1, 7], [1, 7, 0, 0, 0], stopped=False)
+    step = Step([1, 7], tree, verdict, drafted=1, retained=0, stopped=False)
+    assert step.edges == [(0.8, True), (0.1, False), (0.75, False)]
+    ended = Step([1, 7], tree, replace(verdict, stopped=True), drafted=1, retained=0, stopped=True)
+    assert ended.edges == [(0.8, True), (0.1, False)]  # what the last token would have met was never asked
+    rounds = [replace(ROUND, edges=step.edges), replace(ROUND, edges=ended.edges)]
+    assert Stats("auto", rounds=rounds).reliability(bins=2) == [
+        {"price": pytest.approx(0.1), "taken": 0, "edges": 2},
+        {"price": pytest.approx((0.8 + 0.75 + 0.8) / 3), "taken": pytest.approx(2 / 3), "edges": 3},
+    ]
+    assert Stats("plain", rounds=[ROUND]).reliability() == []

@@ -3,12 +3,15 @@
 Sources that speak of the same parent are mixed: price(token) = sum of share(source) * chance(token), the shares of
 those that have an opinion, and of `nobody`, adding up to one. The shares are learnt by depth as decoding goes on:
 where the target chose y, a source earned the part of price(y) that came from it, and its share is an exponential
-average of that. What is learnt is used from the next round on.
+average of that. A target that always takes its favourite is surer than any mixture, so the prices of a parent's
+children are sharpened: raised to a power, their sum kept; the power climbs the likelihood of what was chosen. What is
+learnt is used from the next round on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from reanchor.proposal.sources import Claim
 
@@ -30,6 +33,11 @@ PRIOR = {
 UNKNOWN = 0.05  # share of a source without a prior
 RATE = 0.02  # weight of the newest observation
 LEAST = 1e-4  # a share can come back
+SHARPNESS, SHARPEN_RATE, SHARPEST = (
+    1.3,
+    0.01,
+    2.0,
+)  # the power at first, its step, its bound; it is never below 1
 BANDS = 4  # depths 0, 1, 2, and all deeper ones learn apart
 
 
@@ -37,11 +45,41 @@ class Prices:
     """Shares by depth and source, one set a decode."""
 
     def __init__(self, rate: float = RATE) -> None:
-        self.rate = rate
+        self.rate, self.sharpness = rate, SHARPNESS
         self.shares = [dict(PRIOR) for _ in range(BANDS)]
 
     def of(self, claims: Sequence[Claim], depth: int) -> list[tuple[float, int, int]]:
         """(price, token, origin) of every token named, dearest first; the origin that of the largest part."""
+        prices, largest = self._mixed(claims, depth)
+        scale = sum(prices.values()) / (sum(price**self.sharpness for price in prices.values()) or 1.0)
+        sharp = ((scale * price**self.sharpness, token) for token, price in prices.items())
+        return sorted(((price, token, largest[token][1]) for price, token in sharp), reverse=True)
+
+    def learn(self, claims: Sequence[Claim], depth: int, chosen: int) -> None:
+        """The target chose `chosen` at a node of the accepted path, of whose children `claims` spoke."""
+        self._learn_sharpness(self._mixed(claims, depth)[0], chosen)
+        shares = self._present(claims, depth)
+        parts = [share * claim.chances.get(chosen, 0.0) for claim, share in zip(claims, shares, strict=False)]
+        parts.append(shares[-1] * UNNAMED)
+        total, earned = sum(shares), sum(parts)
+        names = [*(claim.source for claim in claims), NOBODY]
+        band = self.shares[min(depth, BANDS - 1)]
+        for name, share, part in zip(names, shares, parts, strict=True):
+            band[name] = max(LEAST, (1 - self.rate) * share + self.rate * total * part / earned)
+
+    def _learn_sharpness(self, prices: Mapping[int, float], chosen: int) -> None:
+        """One step up the log-likelihood of the choice among the tokens named."""
+        if chosen not in prices:
+            return
+        powers = {token: price**self.sharpness for token, price in prices.items()}
+        mean = sum(powers[token] * math.log(prices[token]) for token in prices) / sum(powers.values())
+        step = SHARPEN_RATE * (math.log(prices[chosen]) - mean)
+        self.sharpness = min(max(self.sharpness + step, 1.0), SHARPEST)
+
+    def _mixed(
+        self, claims: Sequence[Claim], depth: int
+    ) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
+        """The mixture at every token named, and the largest part of each with its origin."""
         shares = self._present(claims, depth)
         total = sum(shares)
         prices: dict[int, float] = {}
@@ -51,18 +89,7 @@ class Prices:
                 part = share * chance / total
                 prices[token] = prices.get(token, 0.0) + part
                 largest[token] = max(largest.get(token, (0.0, claim.origin)), (part, claim.origin))
-        return sorted(((price, token, largest[token][1]) for token, price in prices.items()), reverse=True)
-
-    def learn(self, claims: Sequence[Claim], depth: int, chosen: int) -> None:
-        """The target chose `chosen` at a node of the accepted path, of whose children `claims` spoke."""
-        shares = self._present(claims, depth)
-        parts = [share * claim.chances.get(chosen, 0.0) for claim, share in zip(claims, shares, strict=False)]
-        parts.append(shares[-1] * UNNAMED)
-        total, earned = sum(shares), sum(parts)
-        names = [*(claim.source for claim in claims), NOBODY]
-        band = self.shares[min(depth, BANDS - 1)]
-        for name, share, part in zip(names, shares, parts, strict=True):
-            band[name] = max(LEAST, (1 - self.rate) * share + self.rate * total * part / earned)
+        return prices, largest
 
     def _present(self, claims: Sequence[Claim], depth: int) -> list[float]:
         """Shares of the claims, and last that of nobody."""

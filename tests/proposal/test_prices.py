@@ -8,7 +8,7 @@ import random
 import pytest
 
 from reanchor.core import BASELINE, RECALL
-from reanchor.proposal.prices import LEAST, NOBODY, Prices
+from reanchor.proposal.prices import LEAST, NOBODY, SHARPEST, Prices
 from reanchor.proposal.sources import Claim
 
 
@@ -54,7 +54,7 @@ def test_depths_learn_apart_and_a_share_can_come_back():
     said = claims(("baseline", BASELINE, {1: 1.0}), ("recall 1", RECALL, {2: 1.0}))
     for _ in range(200):
         prices.learn(said, 0, 2)
-    assert prices.of(said, 0)[0][1] == 2 and prices.of(said, 3) == Prices().of(said, 3)
+    assert prices.of(said, 0)[0][1] == 2 and prices.shares[3] == Prices().shares[3]
     assert prices.shares[0]["baseline"] == LEAST
     for _ in range(200):
         prices.learn(said, 0, 1)
@@ -63,6 +63,7 @@ def test_depths_learn_apart_and_a_share_can_come_back():
 
 def test_one_token_named_twice_costs_the_sum_and_prices_stay_below_one():
     prices = Prices()
+    prices.sharpness = 1.0
     for band in prices.shares:
         band.update({"baseline": 0.2, "recall 1": 0.2, NOBODY: 0.1})
     said = claims(("baseline", BASELINE, {1: 0.5, 2: 0.5}), ("recall 1", RECALL, {1: 1.0}))
@@ -71,3 +72,16 @@ def test_one_token_named_twice_costs_the_sum_and_prices_stay_below_one():
         (pytest.approx(0.2), 2, BASELINE),
     ]
     assert math.fsum(price for price, _, _ in prices.of(said, 0)) < 1
+
+
+def test_sharpness_follows_how_the_target_chooses():
+    """A target that always takes the favourite, and one that draws as the source says."""
+    rng, said = random.Random(0), claims(("baseline", BASELINE, {1: 0.6, 2: 0.4}))
+    greedy, drawing = Prices(), Prices()
+    for _ in range(2000):
+        greedy.learn(said, 0, 1)
+        drawing.learn(said, 0, 1 if rng.random() < 0.6 else 2)
+    assert greedy.sharpness == SHARPEST and drawing.sharpness < 1.2
+    named = drawing.of(said, 0)
+    assert [token for _, token, _ in greedy.of(said, 0)] == [token for _, token, _ in named] == [1, 2]
+    assert math.fsum(price for price, *_ in greedy.of(said, 0)) < 1
