@@ -39,7 +39,8 @@ class Guesser(ScriptedDrafter):
             ]
             for each in zip([block[1:] for block in draft.blocks], truth, strict=True)
         ]
-        scores = torch.tensor([0.6, 0.3]).log().expand(len(rows), self.proposals, 2)
+        fading = 0.97 ** torch.arange(self.proposals)[:, None]  # no ties, which a last bit could turn over
+        scores = (torch.tensor([0.6, 0.3]) * fading).log().expand(len(rows), self.proposals, 2)
         return Draft(draft.offsets, draft.blocks, torch.tensor(rows), scores)
 
 
