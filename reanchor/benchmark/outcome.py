@@ -47,7 +47,7 @@ def from_dict(given: dict[str, Any]) -> Outcome:
     rounds = []
     if columns:
         stages = columns.pop("stages")
-        names = [each.name for each in fields(Round) if each.name != "stages"]
+        names = [each.name for each in fields(Round) if each.name in columns]  # an older file has fewer
         for index in range(len(columns["tokens"])):
             split = {stage: seconds[index] for stage, seconds in stages.items()}
             rounds.append(Round(**{name: columns[name][index] for name in names}, stages=split))

@@ -9,6 +9,7 @@ from typing import Any
 
 from reanchor.benchmark.record import Record
 from reanchor.benchmark.report import ALL, PLAIN, Cell, cells
+from reanchor.stats import Stats
 
 INSTALL = "pip install 'reanchor-decoding[bench]'"
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
@@ -34,6 +35,7 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
             "speedup": partial(bars, found=these, name="speedup", label="speed-up over plain"),
             "time-split": partial(split, found=whole(these)),
             "nodes-accepted": partial(nodes_accepted, records=own),
+            "reliability": partial(reliability, records=own),
         }
         drawn += [
             path
@@ -167,3 +169,33 @@ def nodes_accepted(figure: Any, records: Sequence[Record]) -> bool:
     axes.set(xlabel="nodes verified in a round", ylabel="mean tokens committed")
     axes.legend(markerscale=0.6)
     return drawn
+
+
+def reliability(figure: Any, records: Sequence[Record]) -> bool:
+    """Method auto: how often edges of a price were taken, and tokens committed against tokens expected."""
+    rounds = [
+        each
+        for record in records
+        if "auto" in record.methods
+        for outcome in record.outcomes("auto")
+        for each in outcome.rounds
+    ]
+    bins = Stats("auto", rounds=rounds).reliability()
+    if not bins:
+        return False
+    edges, tokens = figure.subplots(1, 2)
+    edges.scatter(
+        [each["price"] for each in bins],
+        [each["taken"] for each in bins],
+        [20 + 300 * each["edges"] / sum(each["edges"] for each in bins) for each in bins],
+    )
+    edges.plot([0, 1], [0, 1], color="grey", linewidth=1)
+    edges.set(xlabel="price of an edge", ylabel="share taken by the target")
+    groups: dict[int, list[int]] = {}
+    for each in rounds:
+        groups.setdefault(round(each.expected or 0.0), []).append(each.tokens)
+    expected = sorted(groups)
+    tokens.scatter(expected, [sum(groups[each]) / len(groups[each]) for each in expected])
+    tokens.plot([1, max(expected)], [1, max(expected)], color="grey", linewidth=1)
+    tokens.set(xlabel="tokens expected of a round", ylabel="mean tokens committed")
+    return True

@@ -157,6 +157,7 @@ def test_pictures_are_drawn(bench):
     assert done.exit_code == 0, done.output
     drawn = {path.name: path.read_bytes() for path in Path("pictures").iterdir()}
     names = ("acceptance-lengths", "position-acceptance", "tau", "speedup", "time-split", "nodes-accepted")
+    names += ("reliability",)
     assert set(drawn) == {f"{name}-T0.png" for name in names}
     assert all(data.startswith(b"\x89PNG") and len(data) > 5000 for data in drawn.values())
 
