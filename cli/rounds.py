@@ -9,26 +9,42 @@ from rich.text import Text
 from rich.tree import Tree as Drawing
 
 from reanchor import Step
-from reanchor.core import BASELINE, ROOT, VERIFIER_PATH, Tree
+from reanchor.core import BASELINE, RECALL, ROOT, TEXT, VERIFIER_PATH, Tree
 
-STYLES = {"bonus": "yellow", "baseline": "green", "shifted": "magenta", "verifier path": "cyan"}
+STYLES = {
+    "bonus": "yellow",
+    "baseline": "green",
+    "shifted": "magenta",
+    "verifier path": "cyan",
+    "recall": "blue",
+    "text": "bright_black",
+}
 
 
 def source(origin: int) -> str:
     """The name of an origin of a node or a committed token."""
-    names = {ROOT: "bonus", BASELINE: "baseline", VERIFIER_PATH: "verifier path"}
+    names = {
+        ROOT: "bonus",
+        BASELINE: "baseline",
+        VERIFIER_PATH: "verifier path",
+        RECALL: "recall",
+        TEXT: "text",
+    }
     return names.get(origin, "shifted")
 
 
 def mark(origin: int) -> str:
     """An origin in a character or two, for terminals without colour."""
-    return {ROOT: "+", BASELINE: "b", VERIFIER_PATH: "v"}.get(origin, f"s{origin}")
+    marks = {ROOT: "+", BASELINE: "b", VERIFIER_PATH: "v", RECALL: "r", TEXT: "t"}
+    return marks.get(origin, f"s{origin}")
 
 
 def legend() -> Text:
     line = Text("b baseline block", STYLES["baseline"])
     line.append("   s2 shifted block at offset 2", STYLES["shifted"])
     line.append("   v verifier path", STYLES["verifier path"])
+    line.append("   r what the target said before", STYLES["recall"])
+    line.append("   t what followed in the text", STYLES["text"])
     return line.append("   + bonus, the target's own", STYLES["bonus"])
 
 
