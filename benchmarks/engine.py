@@ -145,14 +145,14 @@ def original(tokens: int, repeats: int, as_json: bool) -> None:
 @click.option("--prompt-tokens", default=4096)
 @click.option("--tokens", default=8)
 @click.option("--json", "as_json", is_flag=True)
-@click.option("--run", type=click.Choice(["load", "plain", "reanchor"]), hidden=True)
+@click.option("--run", type=click.Choice(["load", "plain", "reanchor", "reanchor on hf"]), hidden=True)
 def memory(prompt_tokens: int, tokens: int, as_json: bool, run: str | None) -> None:
     """Peak resident memory in MiB of HF generate and of ours, beside what a loaded target alone takes."""
     if run is not None:
         click.echo(one_run(run, prompt_tokens, tokens))
         return
     figures: dict[str, Any] = {"prompt_tokens": prompt_tokens}
-    for name in ("load", "plain", "reanchor"):
+    for name in ("load", "plain", "reanchor", "reanchor on hf"):
         command = [sys.executable, __file__, "memory", "--run", name]
         command += ["--prompt-tokens", str(prompt_tokens), "--tokens", str(tokens)]
         figures[name] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -161,13 +161,11 @@ def memory(prompt_tokens: int, tokens: int, as_json: bool, run: str | None) -> N
 
 def one_run(name: str, prompt_tokens: int, tokens: int) -> float:
     prompt = torch.arange(prompt_tokens) % 1000 + 100
-    if name == "reanchor":
+    if name.startswith("reanchor"):
         pair = load_pair()
-        list(
-            SpeculativeDecoder(pair.target, pair.drafter).decode(
-                prompt, SamplingConfig(max_new_tokens=tokens)
-            )
-        )
+        config = DecodeConfig(stack="hf" if name.endswith("hf") else "auto")
+        decoder = SpeculativeDecoder(pair.target, pair.drafter, config)
+        list(decoder.decode(prompt, SamplingConfig(max_new_tokens=tokens)))
     else:
         target, _ = load_target("demo")
         if name == "plain":

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import Cache, PretrainedConfig
 from transformers.cache_utils import CacheLayerMixin
 
-MIN_CAPACITY = 256
+SLACK = 256  # rows beyond those asked for, so that a long prompt is not doubled by the first round after it
 
 
 class TreeLayer(CacheLayerMixin):
@@ -88,7 +88,7 @@ class TreeCache(Cache):
         """Make room for `rows` rows behind the committed ones, growing by doubling."""
         if self.length + rows <= self.capacity:
             return
-        self.capacity = max(2 * self.capacity, self.length + rows, MIN_CAPACITY)
+        self.capacity = max(2 * self.capacity, self.length + rows + SLACK)
         for kind, old in list(self.buffers.items()):
             shape = list(old.shape)
             shape[4] = self.capacity

@@ -88,7 +88,8 @@ def test_a_tree_deeper_than_the_window():
         torch.testing.assert_close(output.logits[path[-1]], model(text[None]).logits[0, -1])
 
 
-def test_the_cache_grows_without_losing_rows():
+def test_the_cache_grows_without_losing_rows(monkeypatch):
+    monkeypatch.setattr("reanchor.cache.SLACK", 4)
     model = tiny_target("gemma3", dtype=torch.float64)
     target = Target(model)
     cache, text = target.new_cache(), torch.arange(300) % VOCAB

@@ -44,7 +44,7 @@ def test_runs_equal_recomputation(family, on_device, seed, prompt_length):
     rng = np.random.default_rng(seed)
     target = Target(tiny_target(family, dtype=torch.float64), tap_layers=(1,))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache_room, "MIN_CAPACITY", 4)  # so that runs this short grow several times
+        patch.setattr(cache_room, "SLACK", 4)  # so that runs this short grow several times
         cache = target.new_cache()
         text = rng.integers(VOCAB, size=prompt_length).tolist()
         target.prefill(torch.tensor(text), cache)

@@ -111,7 +111,7 @@ def test_a_cache_still_held_keeps_its_rows():
 
 def test_rows_that_grow_take_their_regions_with_them(monkeypatch):
     monkeypatch.setattr(regions, "MIN_ROWS", 0)
-    monkeypatch.setattr("reanchor.cache.MIN_CAPACITY", 24)
+    monkeypatch.setattr("reanchor.cache.SLACK", 24)
     model = variant("gemma3", torch.float32)
     decoder, truth = graphed(model), greedy(model, PROMPT, 80)
     made = []
