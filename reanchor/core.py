@@ -92,20 +92,22 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one round of method auto was given, and why."""
+    """What one round was given, and why.
 
-    name: str  # plain, known (a trie of what is known without drafting), baseline or shifted
+    name: plain, known (a trie of what is known without drafting), baseline or shifted; rule with other methods.
+    why: fixed (a budget was given), pays (most expected tokens per second), probe (not seen for long) or rest.
+    """
+
+    name: str
     blocks: int  # to draft
-    why: str  # fixed: a budget was given; pays: most expected tokens per second; probe: not seen for long; rest
+    why: str
 
 
 @dataclass(frozen=True)
 class Step:
     """One round as its consumer sees it; the prefill is a round that proposes nothing."""
 
-    tokens: list[
-        int
-    ]  # committed this round, in order; the last is the bonus unless a draft ended the decoding
+    tokens: list[int]  # committed, in order; the last is the bonus unless a draft ended the decoding
     tree: Tree
     verdict: Verdict
     drafted: int  # blocks drafted

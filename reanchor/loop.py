@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reanchor.config import DecodeConfig
-from reanchor.core import Draft, Retained, Step, Tree, Verdict
+from reanchor.core import Draft, Retained, Step, Verdict
 from reanchor.drafters.base import Drafter
-from reanchor.proposal import Trie, assemble, rejected_path
-from reanchor.proposal.auto import BELIEFS, CANDIDATES, Auto, first_children
+from reanchor.proposal import Trie, proposer_for
+from reanchor.proposal.auto import BELIEFS, CANDIDATES
 from reanchor.proposal.costs import Costs
 from reanchor.sampling import Choice
 from reanchor.target import Target, refuse_nan
@@ -43,10 +43,7 @@ def decode(
     All state lives in this call.
     """
     cache, context = target.new_cache(), drafter.new_cache()
-    rng, auto, plan = random.Random(config.attach_seed), None, None
-    if config.method == "auto":
-        auto = Auto(prompt.tolist(), config.node_budget or 1, costs)
-    retained = Retained()
+    proposer, retained = proposer_for(config, prompt.tolist(), costs), Retained()
 
     with stage("prefill"):
         output = target.prefill(prompt, cache)
@@ -54,32 +51,24 @@ def decode(
         tree = Trie(int(prompt[-1])).freeze()
         verdict = verify(tree, output.logits, choice)
         drafter.commit(output.features, context)
-        if auto is not None:
-            auto.learn(tree, verdict, beliefs(output.logits), [])
+        proposer.learn(tree, verdict, partial(beliefs, output.logits), [])
     yield Step(verdict.tokens, tree, verdict, drafted=0, retained=0, stopped=verdict.stopped, cache=cache)
 
     while not verdict.stopped:
-        shifts = shifts_allowed(len(retained), config)
-        if auto is not None:
-            with stage("assemble"):
-                plan = auto.plan(shifts, choice.room - 1)
-        with stage("draft"):
-            blocks = 1 + shifts if plan is None else plan.blocks
-            draft = propose(drafter, verdict.tokens[-1], retained, context, choice, config, blocks)
         with stage("assemble"):
-            if auto is not None:
-                tree = auto.assemble(draft, choice.room - 1)
-            else:
-                tree = assemble(draft, retained, config, choice.room - 1, rng)
+            plan = proposer.plan(shifts_allowed(len(retained), config), choice.room - 1)
+        with stage("draft"):
+            draft = propose(drafter, verdict.tokens[-1], retained, context, choice, config, plan.blocks)
+        with stage("assemble"):
+            tree = proposer.assemble(draft, retained, choice.room - 1)
         with stage("verify"):
             output = target.verify(tree, cache)
             verdict = verify(tree, output.logits, choice, draft.distribution)
         with stage("commit"):
             cache.commit(verdict.path)
             drafter.commit(output.features[verdict.path], context)
-            nodes = rejected(tree, verdict, config)
-            if auto is not None:
-                auto.learn(tree, verdict, beliefs(output.logits), nodes)
+            nodes = proposer.rejected(tree, verdict)
+            proposer.learn(tree, verdict, partial(beliefs, output.logits), nodes)
             was_retained, retained = len(retained), retain(nodes, verdict, output.features)
         drafted = len(draft.offsets)
         yield Step(verdict.tokens, tree, verdict, drafted, was_retained, verdict.stopped, cache, plan)
@@ -123,15 +112,6 @@ def candidates_wanted(config: DecodeConfig) -> int:
     if config.method == "auto":
         return CANDIDATES
     return config.node_budget - 1 if config.method == "ddtree" and config.node_budget else 0
-
-
-def rejected(tree: Tree, verdict: Verdict, config: DecodeConfig) -> list[int]:
-    """The nodes whose states the next round reads."""
-    if config.method == "auto":
-        return first_children(tree, verdict)
-    if config.method != "reanchor" and not config.carryover:
-        return []
-    return rejected_path(tree, verdict, config.retention)
 
 
 def retain(nodes: list[int], verdict: Verdict, features: Tensor) -> Retained:

@@ -217,9 +217,9 @@ class Recorder:
                 from_verifier_path=sum(origin == VERIFIER_PATH for origin in origins),
                 seconds=seconds,
                 stages=laps,
-                plan=step.plan.name if step.plan else None,
-                why=step.plan.why if step.plan else None,
-                expected=sum(step.tree.values) if step.plan else None,
+                plan=step.plan.name if step.plan and step.tree.values else None,
+                why=step.plan.why if step.plan and step.tree.values else None,
+                expected=sum(step.tree.values) or None,
                 edges=step.edges,
             )
         )

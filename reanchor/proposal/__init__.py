@@ -2,6 +2,7 @@
 
 from reanchor.proposal.assembly import assemble
 from reanchor.proposal.retention import rejected_path
+from reanchor.proposal.rule import proposer_for
 from reanchor.proposal.trie import Trie
 
-__all__ = ["Trie", "assemble", "rejected_path"]
+__all__ = ["Trie", "assemble", "proposer_for", "rejected_path"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-from reanchor.core import Draft, Plan, Tree, Verdict
+from reanchor.core import Draft, Plan, Retained, Tree, Verdict
 from reanchor.proposal.costs import Costs
 from reanchor.proposal.plan import Planner
 from reanchor.proposal.prices import Prices
@@ -65,8 +65,8 @@ class Auto:
             self.current = self.planner.choose(values, shifts)
         return self.current
 
-    def assemble(self, draft: Draft, max_depth: int) -> Tree:
-        """The best trie for this round's draft. Its paths are left out: `first_children` finds the rejected one."""
+    def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
+        """The best trie for this round's draft. Its paths are left out: `rejected` finds the one it needs."""
         self.sources = [*drafted(draft), *self._standing()]
         nodes = 1 if self.current.name == "plain" else self.max_nodes
         trie = Trie(draft.blocks[0][0], nodes, max_depth)
@@ -95,15 +95,22 @@ class Auto:
             node = tree.parents[node]
         return [*self.text.text[-QUOTED:-1], *reversed(below)]
 
-    def learn(self, tree: Tree, verdict: Verdict, beliefs: Sequence[Chances], kept: Sequence[int]) -> None:
-        """After a round: earn the shares, remember the target's candidates at every node. beliefs: [N]; kept: the
-        nodes whose states are retained.
+    def rejected(self, tree: Tree, verdict: Verdict) -> list[int]:
+        """The nodes whose states the next round reads."""
+        return first_children(tree, verdict)
+
+    def learn(
+        self, tree: Tree, verdict: Verdict, beliefs: Callable[[], Sequence[Chances]], kept: Sequence[int]
+    ) -> None:
+        """After a round: earn the shares, remember the target's candidates at every node. beliefs() is [N]; kept:
+        the nodes whose states are retained.
         """
+        believed = beliefs()
         for node, token in zip(verdict.path, verdict.tokens, strict=True):
             self.prices.learn(self.claims(tree, node), tree.depths[node], token)
         for node in [*range(len(tree)), *verdict.path]:  # what was accepted has the last word on its context
-            self.recall.learn(self.path(tree, node), beliefs[node])
-        self.states = [beliefs[node] for node in kept]
+            self.recall.learn(self.path(tree, node), believed[node])
+        self.states = [believed[node] for node in kept]
         self.text.extend(verdict.tokens)
         if self.planner is not None and tree.values:
             shifted = sum(tree.origins[node] > 0 for node in verdict.path)

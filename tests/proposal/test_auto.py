@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import reanchor.decoder
 import reanchor.loop
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import Draft
+from reanchor.core import Draft, Retained
 from reanchor.proposal import Trie
 from reanchor.proposal.auto import Auto, grow
 from reanchor.proposal.costs import Costs
@@ -133,7 +133,7 @@ def test_assembling_changes_nothing_that_was_learnt():
     for auto in (small, large, large):
         before = copy.deepcopy((auto.prices.shares, auto.recall.known, auto.text.followers))
         auto.plan(0, 5)
-        trees.append(auto.assemble(draft, 5))
+        trees.append(auto.assemble(draft, Retained(), 5))
         assert (auto.prices.shares, auto.recall.known, auto.text.followers) == before
     assert trees[1] == trees[2]
     assert trees[0].tokens == trees[1].tokens[:4]  # the best of four is the beginning of the best of eight
