@@ -4,6 +4,7 @@ fields.
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -15,6 +16,11 @@ VerifierPath = Literal["off", "path", "attach"]
 Stochastic = Literal["sample", "rejection"]
 AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
 StackChoice = Literal["auto", "hf", "lean"]
+KINDS: dict[type, tuple[str, type]] = {
+    bool: ("true or false", bool),
+    int: ("a whole number", numbers.Integral),
+    float: ("a number", numbers.Real),
+}
 COLDEST = 1e-6  # temperature above 0
 DEFAULT_NODES = {"ddtree": 64, "auto": 64}  # trees of candidates have no end of their own
 
@@ -23,12 +29,23 @@ def knob(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-def check_choices(config: object) -> None:
-    """Raise ValueError for a field typed as a Literal whose value is none of its choices."""
+def check_fields(config: object) -> None:
+    """Raise ValueError for a field whose value is not of its declared type, or none of its choices."""
     for name, hint in get_type_hints(type(config)).items():
-        choices, value = get_args(hint), getattr(config, name)
-        if all(isinstance(choice, str) for choice in choices) and choices and value not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        allowed, value = get_args(hint) or (hint,), getattr(config, name)
+        if isinstance(allowed[0], str):
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        elif not any(fits(value, each) for each in allowed):
+            wanted = " or ".join("none" if each is type(None) else KINDS[each][0] for each in allowed)
+            raise ValueError(f"{name} must be {wanted}, got {value!r}")
+
+
+def fits(value: object, kind: type) -> bool:
+    """Is it of this kind, as Python's numbers go? True is no number."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, KINDS[kind][1] if kind in KINDS else kind)
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,7 @@ class DecodeConfig:
     attach_seed: int = knob(0, "Seed of --attach random.")
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
         if self.stochastic == "rejection" and self.method not in ("dflash", "plain"):
             raise ValueError(
                 f"stochastic 'rejection' judges a single chain, method is {self.method!r}: use method dflash, or "
@@ -100,6 +117,7 @@ class SamplingConfig:
     seed: int | None = knob(None, "Seed of sampling.  [default: none]")
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         if not self.temperature >= 0:

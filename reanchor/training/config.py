@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from reanchor.config import check_choices, knob
+from reanchor.config import check_fields, knob
 
 Precision = Literal["no", "bf16", "fp16"]
 Schedule = Literal["cosine", "constant"]
@@ -38,7 +38,7 @@ class TrainConfig:
     minutes: float | None = knob(None, "Stop, resumably, after this many minutes.  [default: at the end]")
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
         for name in ("epochs", "batch", "anchors", "max_length", "lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
