@@ -22,7 +22,7 @@ import click
 import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.drafters.loading import DEMO_DRAFTER
+from reanchor.drafters.loading import SHIPPED
 from reanchor.loading import load_pair, load_target
 
 PROMPTS = [
@@ -112,8 +112,8 @@ def original(tokens: int, repeats: int, as_json: bool) -> None:
     from transformers import AutoConfig
 
     pair = load_pair()
-    model = zlab.DFlashDraftModel(AutoConfig.from_pretrained(DEMO_DRAFTER)).to(pair.target.dtype).eval()
-    model.load_state_dict(load_file(DEMO_DRAFTER / "model.safetensors"))
+    model = zlab.DFlashDraftModel(AutoConfig.from_pretrained(SHIPPED["demo"])).to(pair.target.dtype).eval()
+    model.load_state_dict(load_file(SHIPPED["demo"] / "model.safetensors"))
     decoder = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig("dflash"))
 
     def ours(ids: list[int]) -> list[int]:

@@ -153,11 +153,9 @@ def usual(drafter: Any) -> tuple[str, ...]:
 
 
 def drafter_folder(pair: Pair) -> Path | None:
-    from reanchor.drafters.loading import DEMO_DRAFTER, locate
+    from reanchor.drafters.loading import locate
 
-    if pair.drafter_name is None:
-        return None
-    return DEMO_DRAFTER if pair.drafter_name == "demo" else locate(pair.drafter_name)
+    return None if pair.drafter_name is None else locate(pair.drafter_name)
 
 
 def header_of(pair: Pair, terms: Terms, sets: Sequence[PromptSet], **more: Any) -> dict[str, Any]:

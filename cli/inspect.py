@@ -16,10 +16,9 @@ from .console import usage_errors, write
 def inspect(checkpoint: str, as_json: bool) -> None:
     """Say what a drafter's checkpoint is: CHECKPOINT is a folder, a hub id, or demo."""
     with usage_errors():
-        from reanchor.drafters.loading import DEMO_DRAFTER
         from reanchor.drafters.report import inspect_drafter
 
-        found = inspect_drafter(DEMO_DRAFTER if checkpoint == "demo" else checkpoint)
+        found = inspect_drafter(checkpoint)
     write(json.dumps(found) + "\n" if as_json else table(found))
 
 

@@ -112,10 +112,9 @@ def named(spec: str | Path, source: str) -> Iterator[None]:
 
 
 def drafter_for(spec: str | Path, target: PreTrainedModel, confidence_threshold: float = 0.0) -> Drafter:
-    from reanchor.drafters.loading import DEMO_DRAFTER, load_drafter
+    from reanchor.drafters.loading import load_drafter
 
-    folder = DEMO_DRAFTER if spec == DEMO else spec
-    return load_drafter(folder, target, confidence_threshold=confidence_threshold)
+    return load_drafter(spec, target, confidence_threshold=confidence_threshold)
 
 
 def locate(spec: str | Path, say: Say) -> str:

@@ -62,11 +62,11 @@ def test_dflash_equals_the_original_loop(demo_pair, prompts, tmp_path_factory, m
     from safetensors.torch import load_file
     from transformers import AutoConfig
 
-    from reanchor.drafters.loading import DEMO_DRAFTER
+    from reanchor.drafters.loading import SHIPPED
 
     monkeypatch.setattr(original, "_cuda_time", time.perf_counter)
-    model = original.DFlashDraftModel(AutoConfig.from_pretrained(DEMO_DRAFTER)).float().eval()
-    model.load_state_dict(load_file(DEMO_DRAFTER / "model.safetensors"))
+    model = original.DFlashDraftModel(AutoConfig.from_pretrained(SHIPPED["demo"])).float().eval()
+    model.load_state_dict(load_file(SHIPPED["demo"] / "model.safetensors"))
     decoder = SpeculativeDecoder(demo_pair.target, demo_pair.drafter, DecodeConfig("dflash"))
     more = NEW + demo_pair.drafter.block_size
     for ids in prompts[:4]:

@@ -17,7 +17,8 @@ from reanchor.drafters.names import renamed
 from reanchor.drafters.recognition import recognise
 from reanchor.drafters.refusals import Shapes
 
-DEMO_DRAFTER = Path(__file__).parents[1] / "assets" / "demo-drafter"
+ASSETS = Path(__file__).parents[1] / "assets"
+SHIPPED = {"demo": ASSETS / "demo-drafter"}  # drafters of the embedded target
 HUB_ID = re.compile(r"[a-zA-Z0-9][\w.-]*/[a-zA-Z0-9][\w.-]*")
 ROOMS = ("body.", "domino.")  # parts of the drafter whose tensors stand at the top of a checkpoint
 
@@ -30,7 +31,7 @@ def load_drafter(
     device: torch.device | str | None = None,
     confidence_threshold: float = 0.0,
 ) -> BlockDrafter:
-    """The drafter of a local folder or hub id, bound to `target_model`, a transformers causal LM.
+    """The drafter of a local folder, a hub id or a shipped name, bound to `target_model`, a transformers causal LM.
 
     Every dialect of the DFlash family is recognised. `dtype` and `device` are the target's unless given.
     `confidence_threshold` cuts a block's proposals at the first the drafter's own confidence head gives less;
@@ -56,6 +57,9 @@ def build(config: DrafterConfig) -> BlockDrafter:
 
 
 def locate(path_or_id: str | Path) -> Path:
+    """The folder of a checkpoint: shipped, local, or fetched from the hub."""
+    if path_or_id in SHIPPED:
+        return SHIPPED[str(path_or_id)]
     folder = Path(path_or_id).expanduser()
     if folder.exists() or isinstance(path_or_id, Path) or not HUB_ID.fullmatch(path_or_id):
         return folder

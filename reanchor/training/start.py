@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from reanchor.drafters.checkpoint import Checkpoint
-from reanchor.drafters.loading import DEMO_DRAFTER, locate
+from reanchor.drafters.loading import locate
 from reanchor.training.checkpoints import write_drafter
 from reanchor.training.shape import Shape
 
@@ -21,7 +21,7 @@ def begin(folder: Path, source: str | None, shape: Shape, target: PreTrainedMode
     if source is None:
         config, tensors = fresh(shape, target)
     else:
-        checkpoint = Checkpoint(locate(DEMO_DRAFTER if source == "demo" else source))
+        checkpoint = Checkpoint(locate(source))
         config, tensors = dict(checkpoint.config), checkpoint.tensors()
         if shape.markov_rank and "markov_head.markov_w1.weight" not in tensors:
             config, tensors = with_markov(config, tensors, shape.markov_rank)
