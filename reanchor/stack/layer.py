@@ -14,6 +14,8 @@ from reanchor.linear import linear
 from reanchor.stack.description import Description, LayerShape
 from reanchor.stack.weights import Affine, LayerWeights
 
+MOST_ROWS = 1024  # of a long prompt through a perceptron at once: its activations are the widest there are
+
 
 def project(
     hidden: Tensor,  # [N, H]
@@ -42,6 +44,13 @@ def transform(hidden: Tensor, attended: Tensor, weights: LayerWeights, stack: De
     if weights.attention_out_norm is not None:
         update = normalize(update, weights.attention_out_norm, stack.eps)
     hidden = hidden + update
+    if len(hidden) <= MOST_ROWS:
+        return perceive(hidden, weights, stack)
+    return torch.cat([perceive(rows, weights, stack) for rows in hidden.split(MOST_ROWS)])
+
+
+def perceive(hidden: Tensor, weights: LayerWeights, stack: Description) -> Tensor:
+    """A layer's second half, row by row. hidden: [N, H] -> [N, H]"""
     gate, up = linear(normalize(hidden, weights.mlp_norm, stack.eps), *weights.gate_up).chunk(2, -1)
     update = linear(activate(gate, stack.activation).mul_(up), *weights.down)
     if weights.mlp_out_norm is not None:

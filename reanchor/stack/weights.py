@@ -1,7 +1,7 @@
 """An HF decoder's weights as the layer function takes them: what is read together lies together.
 
 Fused matrices are the only copy: HF's parameters become views of them, so that the module goes on working and
-the model is in memory once.
+the model is in memory once; pages of a mapped checkpoint go back as they are copied.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from reanchor.stack.description import Description, LayerShape
+from reanchor.stack.pages import Range, clean_files, give_back
 
 
 class Affine(NamedTuple):
@@ -50,20 +51,23 @@ class Weights:
         self.rotary: nn.Module = decoder.rotary_emb
         self.head_module: Any = model.get_output_embeddings()
         self.sources: list[tuple[nn.Parameter, int, int]] = []  # parameter, its address, its version
+        self.copied: list[nn.Parameter] = []  # norms that the layers have in another form
+        self.clean = clean_files() if self.device.type == "cpu" else []
         self.layers = [
             self.layer(layer, shape) for layer, shape in zip(decoder.layers, description.layers, strict=True)
         ]
         self.norm = self.norm_weight(decoder.norm)
         self.head = Affine(self.head_module.weight, self.head_module.bias)
         self.watch(self.head_module.weight)
+        self.norms = flat(self.copied)
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.head.weight.dtype
+        return self.head_module.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.head.weight.device
+        return self.head_module.weight.device
 
     def current(self) -> bool:
         """Whether HF's parameters are still these: a model may be moved, cast, trained or given others meanwhile."""
@@ -71,10 +75,11 @@ class Weights:
         same = len(now) == len(self.parameters) and all(map(operator.is_, now, self.parameters))
         decoder: Any = self.model.get_decoder()
         parts = decoder.rotary_emb is self.rotary and self.model.get_input_embeddings() is self.embed
-        return (same and parts) and all(
+        there = (same and parts) and all(
             parameter.data_ptr() == address and parameter._version == version
             for parameter, address, version in self.sources
         )
+        return there and torch.equal(flat(self.copied), self.norms)  # an edit of `.data` has no version
 
     def watch(self, parameter: nn.Parameter) -> None:
         self.sources.append((parameter, parameter.data_ptr(), parameter._version))
@@ -104,14 +109,17 @@ class Weights:
 
     def fused(self, *linears: Any) -> Affine:
         biases = [each.bias for each in linears if each.bias is not None]
-        affine = Affine(joined([each.weight for each in linears]), joined(biases) if biases else None)
-        for parameter in (*(each.weight for each in linears), *biases):
+        weights = [each.weight for each in linears]
+        affine = Affine(joined(weights, self.clean), joined(biases, self.clean) if biases else None)
+        for parameter in (*weights, *biases):
             self.watch(parameter)
         return affine
 
     def norm_weight(self, norm: Any) -> Tensor:
         self.watch(norm.weight)
         family = self.description.family
+        if family.late or family.centred or family.head_norms:
+            self.copied.append(norm.weight)
         weight = norm.weight.data.float() if family.late else norm.weight.data
         return weight + 1.0 if family.centred else weight
 
@@ -120,8 +128,13 @@ class Weights:
         return torch.cat([queries.expand(shape.heads, -1), keys.expand(shape.kv_heads, -1)])
 
 
-def joined(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Their rows in one tensor, which they are views of from here on; nothing is done twice."""
+def flat(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Their values in one tensor [any]."""
+    return torch.cat([each.data.flatten() for each in parameters]) if parameters else torch.empty(0)
+
+
+def joined(parameters: Sequence[nn.Parameter], clean: list[Range]) -> Tensor:
+    """Their rows in one tensor, which they are views of from here on; nothing is done twice. clean: what may go."""
     first = parameters[0].data
     if len(parameters) == 1:
         return first
@@ -129,6 +142,7 @@ def joined(parameters: Sequence[nn.Parameter]) -> Tensor:
     if not adjacent(parameters):
         whole = torch.cat([each.data for each in parameters])
         for parameter, part in zip(parameters, whole.split([len(each) for each in parameters]), strict=True):
+            give_back(parameter.data, clean)
             parameter.data = part
         return whole
     return first.as_strided((rows, *first.shape[1:]), first.stride(), first.storage_offset())

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from reanchor.proposal import Trie
+from reanchor.stack import layer
 from reanchor.stack.target import LeanTarget
 from tests.stack.models import variant
 
@@ -91,3 +92,21 @@ def test_a_model_cast_or_reloaded_is_adopted_anew(name):
     model.double()
     model.load_state_dict(other.state_dict(), assign=True)
     torch.testing.assert_close(lean_logits(target), hf_logits(model), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_edit_of_data_is_seen(name):
+    """It leaves no trace in a parameter's version, and norms are the layers' in a form of their own."""
+    model = variant(name)
+    target = LeanTarget(model)
+    for parameter in model.parameters():
+        parameter.data.mul_(1.1)
+    torch.testing.assert_close(lean_logits(target), hf_logits(model), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_long_prompt_goes_through_the_perceptron_in_parts(name, monkeypatch):
+    model = variant(name)
+    expected = lean_logits(LeanTarget(model))
+    monkeypatch.setattr(layer, "MOST_ROWS", 4)
+    torch.testing.assert_close(lean_logits(LeanTarget(model)), expected, rtol=0, atol=1e-12)
