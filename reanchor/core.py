@@ -86,7 +86,7 @@ class Verdict:
 
     path: list[int]  # the root and the accepted nodes, in depth order; their rows stay in the caches
     tokens: list[int]  # the token committed after each node of the path: the accepted drafts, then the bonus
-    choices: list[int]  # [N] the target's own token at every node
+    choices: list[int]  # [N] the target's own token at every node; its favourite at those that drew none
     stopped: bool  # decoding ends with the last of `tokens`
 
 

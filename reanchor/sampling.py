@@ -85,8 +85,13 @@ class Choice:
         return self.prefix[:, : self.length]
 
     def at_every_node(self, logits: Tensor) -> list[int] | None:
-        """The target's token at every node, or None when it depends on the prefix. logits: [N, V]"""
-        if not self.prefix_free:
+        """The target's token at every node, or None when each is better asked for alone. logits: [N, V]
+
+        A processor that reads the text makes it so, and a draw on a CPU, where one costs more than a node does: then
+        only the nodes of the walk draw, one each in order, so that a seed gives every method the tokens of plain
+        decoding. A GPU would wait for its host at each of them.
+        """
+        if not self.prefix_free or (self.sample and logits.device.type == "cpu"):
             return None
         return self._pick(self._process(logits, self.committed)).tolist()
 

@@ -217,3 +217,17 @@ def test_the_states_retained_are_those_of_the_likeliest_rejected_path():
             node, length = step.tree.parents.index(node), length + 1
         lengths.append(length)
     assert [step.retained for step in steps[1:]] == lengths[:-1] and any(lengths)
+
+
+@pytest.mark.parametrize("method", ["plain", "dflash", "reanchor", "ddtree", "auto"])
+def test_on_a_cpu_a_seed_gives_every_method_the_tokens_of_plain_decoding(model, method):
+    terms = SamplingConfig(max_new_tokens=20, temperature=0.8, seed=7)
+
+    def tokens(config: DecodeConfig) -> list[int]:
+        torch.manual_seed(0)
+        drafter = Guesser([0] * 99, "random", block_size=3, vocab=sampling.VOCAB)
+        drafter.tap_layers = (0,)
+        decoder = SpeculativeDecoder(model, drafter, config)
+        return [token for step in decoder.decode(sampling.PROMPT, terms) for token in step.tokens]
+
+    assert tokens(DecodeConfig(method, max_nodes=9)) == tokens(DecodeConfig("plain"))
