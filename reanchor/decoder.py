@@ -47,7 +47,7 @@ class SpeculativeDecoder:
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
         self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter
-        self._costs: tuple[Target, Costs] | None = None
+        self._costs: dict[bool, tuple[Target, Costs]] = {}  # of greedy decoding and of sampling
         with alone_with(model):
             self.take(target_for(model, tuple(drafter.tap_layers), config))
 
@@ -78,18 +78,20 @@ class SpeculativeDecoder:
             if sampling.max_new_tokens > room:
                 sampling = replace(sampling, max_new_tokens=room)
             choice = choice_for(sampling, ids, end_ids)
-        costs = self.costs()
+        costs = self.costs(choice.sample)
         if costs is not None:
             stage = watched(stage, costs, Stopwatch())
         return decode(self.target, self.drafter, ids, choice, self.config, stage, costs)
 
-    def costs(self) -> Costs | None:
+    def costs(self, sample: bool = False) -> Costs | None:
         """What method auto weighs its rounds by, measured at first use; None where the size of rounds is given."""
         if self.config.method != "auto" or self.config.max_nodes is not None:
             return None
-        if self._costs is None or self._costs[0] is not self.target:
-            self._costs = self.target, costs_of(self.target, self.drafter, self.config.node_budget or 1)
-        return self._costs[1].fresh()
+        target, costs = self._costs.get(sample, (None, None))
+        if costs is None or target is not self.target:
+            costs = costs_of(self.target, self.drafter, self.config.node_budget or 1)
+            self._costs[sample] = self.target, costs
+        return costs.fresh()
 
     def check_prompt(self, prompt: Tensor) -> Tensor:
         """The prompt [P] unchanged, or ValueError with the reason."""

@@ -60,4 +60,4 @@ def test_rounds_correct_the_costs(monkeypatch):
     guesser = pytest.importorskip("tests.proposal.test_auto").Guesser([1] * 99)
     slow = SpeculativeDecoder(tiny_target(), guesser, DecodeConfig("auto"))
     list(slow.decode(torch.tensor([3, 1, 2]), SamplingConfig(max_new_tokens=30)))
-    assert seen[0].verify(1) < 500 and seen[0].overhead > 0
+    assert seen[0].verify(1) < 500 and seen[0].experience.costs["overhead"] > 0

@@ -48,31 +48,33 @@ class Auto:
         self.max_nodes, self.costs = max_nodes, costs
         self.planner = Planner(costs) if costs is not None else None
         self.current = Plan("plain", 0, "fixed")
-        self.known = 1.0  # tokens expected of this round without a draft
+        self.known = self.drafted = 0.0  # what this round's tries are worth without and with a draft
+        self.committed = 1  # tokens of the last round
 
     def plan(self, shifts: int, max_depth: int) -> Plan:
         """What the coming round is to do. shifts: shifted blocks there could be."""
-        if self.costs is not None:
-            self.costs.correct()
         if self.planner is None:
             self.current = Plan("shifted" if shifts else "baseline", 1 + shifts, "fixed")
-        elif self.planner.resting():
+            return self.current
+        self.planner.took(self.committed, self.planner.costs.correct())
+        if self.planner.resting():
             self.current = Plan("plain", 0, "rest")
         else:
             self.sources = self._standing()
-            values = self._grow(Trie(self.text.text[-1], min(GLIMPSE, self.max_nodes), max_depth))
-            self.known = sum(values[: self.planner.costs.best_size(values, 0)[1]])
+            known = Trie(self.text.text[-1], min(GLIMPSE, self.max_nodes), max_depth)
+            values = self._grow(known, self.planner.floor("known"))
+            self.known = self.planner.size(values, "known")[0]
             self.current = self.planner.choose(values, shifts)
         return self.current
 
     def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
         """The best trie for this round's draft. Its paths are left out: `rejected` finds the one it needs."""
         self.sources = [*drafted(draft), *self._standing()]
-        nodes = 1 if self.current.name == "plain" else self.max_nodes
-        trie = Trie(draft.blocks[0][0], nodes, max_depth)
-        values = self._grow(trie)
+        trie = Trie(draft.blocks[0][0], self.max_nodes, 0 if self.current.name == "plain" else max_depth)
+        kind = "drafted" if self.current.blocks else "known"
+        values = self._grow(trie, self.planner.floor(kind) if self.planner is not None else 0.0)
         if self.planner is not None:
-            nodes = self.planner.costs.best_size(self.planner.trusted(values), self.current.blocks)[1]
+            self.drafted, nodes = self.planner.size(values, kind)
             trie.cut(nodes)
         return trie.freeze(len({origin for origin in trie.origins if origin > 0}), values[: len(trie.tokens)])
 
@@ -80,8 +82,8 @@ class Auto:
         """The sources that need no draft."""
         return [verifier_path(self.states), self.recall, self.text]
 
-    def _grow(self, trie: Trie) -> list[float]:
-        return grow(trie, lambda node: self.prices.of(self.claims(trie, node), trie.depths[node]))
+    def _grow(self, trie: Trie, floor: float) -> list[float]:
+        return grow(trie, lambda node: self.prices.of(self.claims(trie, node), trie.depths[node]), floor)
 
     def claims(self, tree: Trie | Tree, node: int) -> list[Claim]:
         path, depth = self.path(tree, node), tree.depths[node]
@@ -114,7 +116,8 @@ class Auto:
         self.text.extend(verdict.tokens)
         if self.planner is not None and tree.values:
             shifted = sum(tree.origins[node] > 0 for node in verdict.path)
-            self.planner.learn(self.current, self.known, sum(tree.values), len(verdict.tokens), shifted)
+            promised, self.committed = sum(tree.values), len(verdict.tokens)
+            self.planner.learn(self.current, self.known, self.drafted, promised, self.committed, shifted)
             self.planner.costs.close(self.current.blocks, len(tree))
 
 
@@ -130,8 +133,9 @@ def drafted(draft: Draft) -> list[Source]:
     return [baseline(rows[0]), *(Shifted(offset, block[0], row) for offset, block, row in shifted)]
 
 
-def grow(trie: Trie, offers: Callable[[int], list[Offer]]) -> list[float]:
-    """Add the most valuable nodes until the budget or the offers are spent; the value of every node.
+def grow(trie: Trie, offers: Callable[[int], list[Offer]], floor: float = 0.0) -> list[float]:
+    """Add the most valuable nodes until the budget, the offers or what is worth `floor` is spent; the value of every
+    node.
 
     offers(node): what may follow it, dearest first. A node's value is the product of the prices along its path: the
     probability, if prices are right, that the round accepts it; their sum is the expected acceptance length.
@@ -153,6 +157,8 @@ def grow(trie: Trie, offers: Callable[[int], list[Offer]]) -> list[float]:
     open_children(0)
     while frontier and (trie.max_nodes is None or len(trie.tokens) < trie.max_nodes):
         value, parent, place = heapq.heappop(frontier)
+        if -value < floor:
+            break
         _, token, origin = open_offers[parent][place]
         node = trie.add(parent, token, origin)
         values.append(-value)

@@ -4,8 +4,12 @@ every round since. It is told seconds and has no clock.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from reanchor.proposal.experience import Experience
 
 RATE = 0.1  # weight of the newest round
 OUTLIER = 4.0  # a round this many times over or under its price says no more than that
@@ -16,49 +20,62 @@ class Costs:
 
     def __init__(self, verify: Mapping[int, float], draft: Mapping[int, float]) -> None:
         self.curves = {"verify": dict(sorted(verify.items())), "draft": dict(sorted(draft.items()))}
-        self.scale = {"verify": 1.0, "draft": 1.0}
-        self.overhead = 0.0  # of making a trie and learning from it
+        self.experience = Experience()
         self.laps: dict[str, float] = {}
         self.size: tuple[int, int] | None = None  # blocks and nodes of the round that the laps are of
 
     def fresh(self) -> Costs:
-        """The same curves, uncorrected: what one decode learns is its own."""
-        return Costs(self.curves["verify"], self.curves["draft"])
+        """For another decode: rounds of its own, the experience shared."""
+        other = Costs(self.curves["verify"], self.curves["draft"])
+        other.experience = self.experience
+        return other
 
     def verify(self, nodes: int) -> float:
-        return self.scale["verify"] * interpolate(self.curves["verify"], nodes)
+        return self.experience.costs["verify"] * interpolate(self.curves["verify"], nodes)
 
     def draft(self, blocks: int) -> float:
-        return self.scale["draft"] * interpolate(self.curves["draft"], blocks) if blocks else 0.0
+        return self.experience.costs["draft"] * interpolate(self.curves["draft"], blocks) if blocks else 0.0
 
     def round(self, blocks: int, nodes: int) -> float:
-        return self.overhead + self.draft(blocks) + self.verify(nodes)
+        return (
+            self.draft(blocks)
+            + self.verify(nodes)
+            + (self.experience.costs["overhead"] if nodes > 1 else 0.0)
+        )
+
+    def least_step(self) -> float:
+        """What one more node takes where it takes least."""
+        sizes = list(self.curves["verify"])
+        steps = [(self.verify(high) - self.verify(low)) / (high - low) for low, high in pairwise(sizes)]
+        return max(0.0, min(steps, default=0.0))
 
     def close(self, blocks: int, nodes: int) -> None:
         """The trie of a round was verified; what its stages take till the next begins counts as this round's."""
         self.size = (blocks, nodes)
 
-    def correct(self) -> None:
-        """Before the next round: learn from the laps of the last."""
+    def correct(self) -> float:
+        """Before the next round: learn from the laps of the last, and say how long it took; 0 where nobody did."""
         laps, self.laps, size, self.size = self.laps, {}, self.size, None
         if size is None or not laps:
-            return
+            return 0.0
+        learnt = self.experience.costs
         for stage, count in zip(("draft", "verify"), size, strict=True):
             if count and stage in laps:
-                ratio, scale = laps[stage] / interpolate(self.curves[stage], count), self.scale[stage]
-                self.scale[stage] += RATE * (min(max(ratio, scale / OUTLIER), scale * OUTLIER) - scale)
+                ratio, scale = laps[stage] / interpolate(self.curves[stage], count), learnt[stage]
+                learnt[stage] += RATE * (min(max(ratio, scale / OUTLIER), scale * OUTLIER) - scale)
         if size[1] > 1:
-            spent = laps.get("assemble", 0.0) + laps.get("commit", 0.0)
-            self.overhead += RATE * (spent - self.overhead) if self.overhead else spent
+            spent, overhead = laps.get("assemble", 0.0) + laps.get("commit", 0.0), learnt["overhead"]
+            learnt["overhead"] += RATE * (spent - overhead) if overhead else spent
+        return self.round(*size)
 
-    def best_size(self, values: Sequence[float], blocks: int, extra: float = 0.0) -> tuple[float, int]:
-        """(tokens per second, nodes) of the best beginning of a trie. values: of its nodes, best first; extra: tokens
-        expected on top of them.
+    def best_size(self, values: Sequence[float], pace: float) -> tuple[float, int]:
+        """(tokens beyond those its seconds are worth, nodes) of the best beginning of a trie. values: of its nodes,
+        best first; pace: tokens that a second gives elsewhere.
         """
-        best, expected = (0.0, 1), extra
+        best, expected = (-math.inf, 1), 0.0
         for nodes, value in enumerate(values, 1):
             expected += value
-            best = max(best, (expected / self.round(blocks, nodes), nodes))
+            best = max(best, (expected - pace * self.round(0, nodes), nodes))
         return best
 
 

@@ -1,7 +1,8 @@
 """How much a round is given: nothing, a trie of what is known already, a drafted block, shifted blocks too.
 
-The four are compared by expected tokens per second. What a draft would add to the trie is known only by drafting, so
-its gain is an exponential average, renewed by a probe when it has not been seen for a while.
+The four are compared by the tokens they are expected to give beyond what their seconds would give at the speed of the
+decode so far. What a draft is worth is known only by drafting, so it is an exponential average, renewed by a probe when
+it has not been seen for a while. Where the next decode begins is what the decodes before it came to (`Experience`).
 """
 
 from __future__ import annotations
@@ -10,75 +11,106 @@ from collections.abc import Sequence
 
 from reanchor.core import Plan
 from reanchor.proposal.costs import Costs
+from reanchor.proposal.experience import SOON
 
-RATE = 0.1  # weight of the newest round in a gain
-SOON, LATE = (
-    8,
-    64,
-)  # rounds until a draft that doesn't pay is tried again, and the most after failing again and again
-NAP = 2  # rounds of the first rest; each that follows at once is twice as long, up to LATE
-PRIOR_GAIN = {"baseline": 1.0, "shifted": 0.05}  # tokens a round
+RATE, EARLY = (
+    0.15,
+    3.0,
+)  # weight of the newest round within a decode; the first rounds weigh 1 / (EARLY + rounds)
+SLOW = 0.03  # weight of the newest round in what later decodes begin with
+LATE = 64  # rounds until a draft that failed again and again is tried again
+NAP, LONGEST_NAP = 2, 8  # rounds of the first rest; each that follows at once is twice as long
 
 
 class Planner:
-    """Chooses a plan each round from what was expected and what came of it."""
+    """Chooses a plan each round of one decode from what was expected and what came of it."""
 
     def __init__(self, costs: Costs) -> None:
-        self.costs = costs
-        self.gain, self.trust = dict(PRIOR_GAIN), 1.0
-        self.unseen = dict.fromkeys(PRIOR_GAIN, 0)  # rounds since a draft of the kind
-        self.patience = dict.fromkeys(PRIOR_GAIN, SOON)
+        self.costs, self.experience = costs, costs.experience
+        self.worth = dict(self.experience.worth)
+        self.seen = dict.fromkeys(self.worth, 0)  # rounds of this decode that drafted the kind
+        self.tokens = self.seconds = 0.0  # of late, each round fading
         self.rest, self.nap = 0, NAP  # plain rounds left before anything is weighed again; the next rest
+
+    @property
+    def pace(self) -> float:
+        """Tokens that a second gives: the speed of late, at least that of plain decoding."""
+        plain = 1 / self.costs.verify(1)
+        return max(plain, self.tokens / self.seconds) if self.seconds else plain
 
     def resting(self) -> bool:
         """A new round begins; is it to be plain without being weighed?"""
-        for kind in self.unseen:
-            self.unseen[kind] += 1
+        for kind in self.experience.unseen:
+            self.experience.unseen[kind] += 1
         self.rest = max(0, self.rest - 1)
         return self.rest > 0
 
     def choose(self, known: Sequence[float], shifts: int) -> Plan:
         """known: values of the trie that needs no draft, best first; shifts: shifted blocks there could be."""
         blocks = {"known": 0, "baseline": 1, **({"shifted": 1 + shifts} if shifts else {})}
-        for kind, rounds in self.unseen.items():
-            if kind in blocks and rounds > self.patience[kind]:
-                self.patience[kind] = min(2 * self.patience[kind], LATE)
+        experience = self.experience
+        for kind, rounds in experience.unseen.items():
+            if kind in blocks and rounds > experience.patience[kind]:
+                experience.patience[kind] = min(2 * experience.patience[kind], LATE)
                 return Plan(kind, blocks[kind], "probe")
-        gain = self.trust * self.gain["baseline"]
-        extra = {"known": 0.0, "baseline": gain, "shifted": gain + self.gain["shifted"]}
-        rates = {"plain": 1 / self.costs.verify(1)}  # first: where it is as fast, it is chosen
-        for name in blocks:
-            rates[name] = self.costs.best_size(self.trusted(known), blocks[name], extra[name])[0]
-        name = max(rates, key=lambda each: rates[each])
+        net = self.size(known, "known")[0]
+        worth, pace = self.worth, self.pace
+        nets = {
+            "plain": 1 - pace * self.costs.verify(1),  # first: where it is as good, it is chosen
+            "known": net,
+            "baseline": net + worth["baseline"] - pace * self.costs.draft(1),
+        }
+        if shifts:
+            both = worth["baseline"] + worth["shifted"]
+            nets["shifted"] = net + both - pace * self.costs.draft(1 + shifts)
+        name = max(nets, key=lambda each: nets[each])
         self._note(name)
         return Plan(name, blocks.get(name, 0), "pays")
 
-    def trusted(self, values: Sequence[float]) -> list[float]:
-        """Values as experience corrects them; the bonus token is certain."""
-        return [values[0], *(self.trust * value for value in values[1:])]
+    def size(self, values: Sequence[float], kind: str) -> tuple[float, int]:
+        """(tokens beyond what its seconds are worth, the draft's apart; nodes) of the best beginning of a trie."""
+        trust = self.experience.trust(kind)
+        return self.costs.best_size([values[0], *(trust * value for value in values[1:])], self.pace)
 
-    def learn(self, plan: Plan, known: float, expected: float, tokens: int, from_shifted: int) -> None:
-        """known, expected: tokens expected without and with the draft; tokens: committed; from_shifted: of them, those
-        that shifted blocks put in.
+    def floor(self, kind: str) -> float:
+        """A node of less value does not pay, nor do those after it."""
+        return self.pace * self.costs.least_step() / self.experience.trust(kind)
+
+    def learn(
+        self, plan: Plan, known: float, drafted: float, promised: float, tokens: int, shifted: int
+    ) -> None:
+        """known, drafted: what the round's best tries were worth without and with the draft (`size`); promised: tokens
+        that the verified one promised; tokens: committed; shifted: of them, those that shifted blocks put in.
         """
-        if expected > 1:
-            ratio = (tokens - 1) / (expected - 1)
-            self.trust += RATE / 2 * (min(ratio, 4.0) - self.trust)
+        kind, experience = "drafted" if plan.blocks else "known", self.experience
+        if promised > 1:
+            for sums, more in ((experience.promised, promised - 1), (experience.came, tokens - 1)):
+                sums[kind] += more - SLOW * sums[kind]
         if plan.blocks:
-            self.unseen["baseline"] = 0
-            self._average("baseline", max(expected - known, 0.0))
+            self._average("baseline", max(drafted - known, 0.0))
         if plan.blocks > 1:
-            self.unseen["shifted"] = 0
-            self._average("shifted", float(from_shifted))
+            self._average("shifted", float(shifted))
 
-    def _average(self, kind: str, gain: float) -> None:
-        self.gain[kind] += RATE * (gain - self.gain[kind])
+    def took(self, tokens: int, seconds: float) -> None:
+        """A round is over."""
+        self.tokens += tokens - RATE * self.tokens
+        self.seconds += seconds - RATE * self.seconds
+
+    def _average(self, kind: str, worth: float) -> None:
+        experience = self.experience
+        experience.unseen[kind] = 0
+        self.seen[kind] += 1
+        experience.seen[kind] += 1
+        self.worth[kind] += max(RATE, 1 / (EARLY + self.seen[kind])) * (worth - self.worth[kind])
+        step = max(SLOW, 1 / (EARLY + experience.seen[kind]))
+        experience.worth[kind] += step * (worth - experience.worth[kind])
 
     def _note(self, name: str) -> None:
         """What pays is tried again soon after it stops; what doesn't, later and later."""
         if name == "plain":
-            self.rest, self.nap = self.nap, min(2 * self.nap, LATE)
+            self.rest, self.nap = self.nap, min(2 * self.nap, LONGEST_NAP)
             return
         self.nap = NAP
-        paying = {"known": (), "baseline": ("baseline",)}.get(name, tuple(self.patience))
-        self.patience.update(dict.fromkeys(paying, SOON))
+        patience = self.experience.patience
+        paying = {"known": (), "baseline": ("baseline",)}.get(name, tuple(patience))
+        patience.update(dict.fromkeys(paying, SOON))
