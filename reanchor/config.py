@@ -24,6 +24,11 @@ KINDS: dict[type, tuple[str, type]] = {
 COLDEST = 1e-6  # temperature above 0
 DEFAULT_NODES = {"ddtree": 64, "auto": 64}  # trees of candidates have no end of their own
 
+UNDRAWN = {  # why a method's tokens can't be judged by rejection
+    "reanchor": "merges blocks of several distributions",
+    "auto": "names its candidates without a draw, where rejection would accept what the target's own draw does",
+}
+
 
 def knob(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
@@ -71,7 +76,7 @@ class DecodeConfig:
     stochastic: Stochastic = knob(
         "sample",
         "How drafts are judged at a temperature: against the target's own draw, or by the ratio of the target's and "
-        "the drafter's distributions (method dflash only).",
+        "the drafter's distributions (methods dflash and ddtree).",
     )
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
@@ -90,10 +95,10 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.stochastic == "rejection" and self.method not in ("dflash", "plain"):
+        if self.stochastic == "rejection" and self.method in UNDRAWN:
             raise ValueError(
-                f"stochastic 'rejection' judges a single chain, method is {self.method!r}: use method dflash, or "
-                "stochastic 'sample'"
+                f"stochastic 'rejection' judges tokens drawn from one block, and method {self.method!r} "
+                f"{UNDRAWN[self.method]}: use method dflash or ddtree, or stochastic 'sample'"
             )
         if self.max_shifts is not None and self.max_shifts < 0:
             raise ValueError(f"max_shifts must not be negative, got {self.max_shifts}")

@@ -16,6 +16,7 @@ from reanchor.drafters.base import Drafter
 from reanchor.proposal import Trie, proposer_for
 from reanchor.proposal.auto import BELIEFS, CANDIDATES
 from reanchor.proposal.costs import Costs
+from reanchor.proposal.draws import likeliest
 from reanchor.sampling import Choice
 from reanchor.target import Target, refuse_nan
 from reanchor.verification import verify
@@ -45,7 +46,8 @@ def decode(
     All state lives in this call.
     """
     cache, context = target.new_cache(), drafter.new_cache()
-    proposer, retained = proposer_for(config, prompt.tolist(), costs), Retained()
+    seed = choice.seed() if by_rejection(choice, config) else None
+    proposer, retained = proposer_for(config, prompt.tolist(), costs, seed), Retained()
 
     with stage("prefill"):
         output = target.prefill(prompt, cache)
@@ -95,18 +97,22 @@ def propose(
     """The blocks of one round; the anchor alone for no block, or when only the bonus token is still allowed."""
     if choice.room == 1 or not blocks:
         return Draft((), [[anchor]])
-    top_k = candidates_wanted(config)
+    top_k = 0 if by_rejection(choice, config) else candidates_wanted(config)
     asked: dict[str, Any] = {}  # what only some drafters can do is asked only when wanted
     if config.carryover:
         asked["carry"] = "all" if config.carry_shifted else "baseline"
-    if config.stochastic == "rejection" and choice.sample:
+    if by_rejection(choice, config):
         asked["draw"] = choice.draw
     draft = drafter.draft(anchor, retained, range(1, blocks), context, top_k, **asked)
     if top_k and draft.candidates is None:
         raise ValueError(
             f"method {config.method} needs candidates, which {type(drafter).__name__} does not give"
         )
-    return draft
+    return likeliest(draft) if config.method == "ddtree" and draft.distribution is not None else draft
+
+
+def by_rejection(choice: Choice, config: DecodeConfig) -> bool:
+    return choice.sample and config.stochastic == "rejection" and config.method != "plain"
 
 
 def candidates_wanted(config: DecodeConfig) -> int:

@@ -124,6 +124,11 @@ class Choice:
         """Uniform over [0, 1)."""
         return float(torch.rand((), generator=self.generator, device=self.prefix.device))
 
+    def seed(self) -> int:
+        """For draws of someone else's, which are to repeat when these do and differ when these do."""
+        place = self.prefix.device
+        return int(torch.randint(1 << 62, (), generator=self.generator, device=place))
+
     def commit(self, token: int) -> bool:
         """Append a token to the prefix; True when it is the last."""
         if self.length == self.prefix.shape[1]:

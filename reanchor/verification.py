@@ -6,6 +6,7 @@ prefix, whatever the tree (method, steps 4 and 5); or, by rejection, distributed
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from reanchor.core import Tree, Verdict
@@ -15,7 +16,7 @@ from reanchor.sampling import Choice
 def verify(tree: Tree, logits: Tensor, choice: Choice, drawn_from: Tensor | None = None) -> Verdict:
     """Walk from the root while the target's token at the current node is one of its children. logits: [N, V]
 
-    With `drawn_from` [K, V], the distributions a chain's drafts were drawn from, drafts are accepted by ratio.
+    With `drawn_from` [K, V], the distributions that nodes were drawn from by depth, they are accepted by ratio.
     """
     if drawn_from is not None:
         return verify_by_rejection(tree, logits, choice, drawn_from)
@@ -34,18 +35,18 @@ def verify(tree: Tree, logits: Tensor, choice: Choice, drawn_from: Tensor | None
 
 
 def verify_by_rejection(tree: Tree, logits: Tensor, choice: Choice, drawn_from: Tensor) -> Verdict:
-    """Accept a chain's draft x with probability min(1, p(x)/q(x)), else draw from what p has beyond q."""
-    wanted = choice.distribution(logits)  # [N, V]
+    """Try the children of a node in order; siblings were drawn without replacement from one distribution."""
+    offspring: list[list[int]] = [[] for _ in tree.tokens]
+    for node, parent in enumerate(tree.parents[1:], 1):
+        offspring[parent].append(node)
     path, tokens, stopped = [0], [], False
     while True:
-        node = path[-1]
-        child = node + 1 if node + 1 < len(tree) else None
-        if child is None:
-            token = int(choice.draw_from(wanted[node]))
+        node, child = path[-1], None
+        wanted = choice.distribution(logits[node : node + 1])[0]  # [V]
+        if offspring[node]:
+            token, child = tried(tree, offspring[node], wanted, drawn_from[tree.depths[node]], choice)
         else:
-            token, offered, asked = tree.tokens[child], drawn_from[node], wanted[node]
-            if choice.chance() * float(offered[token]) >= float(asked[token]):
-                token, child = int(choice.draw_from(beyond(asked, offered))), None
+            token = int(choice.draw_from(wanted))
         tokens.append(token)
         stopped = choice.commit(token)
         if stopped or child is None:
@@ -54,7 +55,31 @@ def verify_by_rejection(tree: Tree, logits: Tensor, choice: Choice, drawn_from: 
     return Verdict(path, tokens, logits.argmax(-1).tolist(), stopped)
 
 
+def tried(
+    tree: Tree, siblings: list[int], wanted: Tensor, offered: Tensor, choice: Choice
+) -> tuple[int, int | None]:
+    """Accept a sibling x with probability min(1, p(x)/q(x)), else go on with what p has beyond q against q without
+    x; of the last p a token is drawn. -> the token and, unless it was drawn, its node
+    """
+    for child in siblings:
+        token = tree.tokens[child]
+        if choice.chance() * float(offered[token]) < float(wanted[token]):
+            return token, child
+        wanted, offered = beyond(wanted, offered), without(offered, token)
+    return int(choice.draw_from(wanted)), None
+
+
 def beyond(wanted: Tensor, offered: Tensor) -> Tensor:
-    """What the target gives a token and the draft does not, as weights; `wanted` itself when rounding left none."""
+    """What the target gives a token and the draft does not, as a distribution; `wanted` itself when rounding left
+    none.
+    """
     rest = (wanted - offered).clamp(min=0)
-    return rest if float(rest.sum()) > 0 else wanted
+    total = rest.sum()
+    return rest / total if float(total) > 0 else wanted
+
+
+def without(offered: Tensor, token: int) -> Tensor:
+    """The distribution of the next sibling, drawn once `token` is out of the urn; zeros when it was the last."""
+    rest = offered.clone()
+    rest[token] = 0
+    return rest / rest.sum().clamp(min=torch.finfo(rest.dtype).tiny)

@@ -1,4 +1,4 @@
-"""The methods that follow a rule and learn nothing, in the three steps that method auto takes too."""
+"""The methods that follow a rule, in the three steps that method auto takes too."""
 
 from __future__ import annotations
 
@@ -10,21 +10,35 @@ from reanchor.core import Draft, Plan, Retained, Tree, Verdict
 from reanchor.proposal.assembly import assemble
 from reanchor.proposal.auto import Auto
 from reanchor.proposal.costs import Costs
+from reanchor.proposal.draws import Acceptance, grow_by_draws
 from reanchor.proposal.retention import rejected_path
 from reanchor.proposal.sources import Chances
+from reanchor.proposal.trie import Trie
 
 
 class Rule:
     """Draft every block there can be, attach and retain as the config says."""
 
-    def __init__(self, config: DecodeConfig) -> None:
+    def __init__(self, config: DecodeConfig, seed: int | None = None) -> None:
+        """seed: of what is drawn from the drafter."""
         self.config, self.rng = config, random.Random(config.attach_seed)
+        self.draws, self.acceptance = random.Random(seed), Acceptance()
+        self.chances: list[list[float]] = []  # [K][k] of the round under way
 
     def plan(self, shifts: int, max_depth: int) -> Plan:
         return Plan("rule", 1 + shifts, "fixed")
 
     def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
+        if self.config.method == "ddtree" and draft.distribution is not None:
+            return self._drawn(draft, max_depth)
         return assemble(draft, retained, self.config, max_depth, self.rng)
+
+    def _drawn(self, draft: Draft, max_depth: int) -> Tree:
+        assert draft.candidates is not None and draft.log_probs is not None
+        self.chances = draft.log_probs[0].exp().tolist()
+        trie = Trie(draft.blocks[0][0], self.config.node_budget, max_depth)
+        grow_by_draws(trie, draft.candidates[0].tolist(), self.chances, self.acceptance, self.draws)
+        return trie.freeze()
 
     def rejected(self, tree: Tree, verdict: Verdict) -> list[int]:
         """The nodes whose states the next round reads."""
@@ -35,9 +49,13 @@ class Rule:
     def learn(
         self, tree: Tree, verdict: Verdict, beliefs: Callable[[], Sequence[Chances]], kept: Sequence[int]
     ) -> None:
-        return None
+        if self.chances:
+            self.acceptance.learn_all(tree, verdict, self.chances)
+            self.chances = []
 
 
-def proposer_for(config: DecodeConfig, prompt: Sequence[int], costs: Costs | None) -> Rule | Auto:
-    """What assembles the tries of one decode."""
-    return Auto(prompt, config.node_budget or 1, costs) if config.method == "auto" else Rule(config)
+def proposer_for(
+    config: DecodeConfig, prompt: Sequence[int], costs: Costs | None, seed: int | None = None
+) -> Rule | Auto:
+    """What assembles the tries of one decode. seed: of what is drawn from the drafter."""
+    return Auto(prompt, config.node_budget or 1, costs) if config.method == "auto" else Rule(config, seed)
