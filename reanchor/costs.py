@@ -27,8 +27,8 @@ from reanchor.target import Target
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 REPEATS = 7
-CONTEXT = 64  # tokens of the prompt behind which auto's costs are measured; rounds correct for longer ones
-ENOUGH = 3.0  # seconds of measuring after which no further turn is started
+NEAR, FAR = 64, 1024  # tokens of context behind which auto's costs are measured: in full, and how they grow
+ENOUGH = 2.0  # seconds of measuring, at either, after which no further turn is started
 
 Curve = dict[int, float]  # size -> seconds
 Stage = Callable[[str], AbstractContextManager[object]]
@@ -39,15 +39,39 @@ def costs_of(target: Target, drafter: Drafter, largest: int) -> Costs:
     file, key = cache_file(), machine_and_pair(target, drafter)
     known = remembered(file)
     widths = sorted({*(width for width in WIDTHS if width < largest), largest})
+    near, far = str(NEAR), str(far_context(target, drafter, largest))
     entry = known.get(key, {})
-    if not {str(width) for width in widths} <= entry.get("verify", {}).keys():
+    measured = entry.get(near, {}).get("verify", {}).keys() | entry.get(far, {}).get("verify", {}).keys()
+    if not {near, far} <= entry.keys() or not {str(width) for width in widths} <= measured:
         clock = Stopwatch(synchronizer(target.device))
-        prompt = [place % target.vocabulary for place in range(CONTEXT)]
-        verify, draft = measure(target, drafter, prompt, widths, clock, ENOUGH)
-        entry = {"verify": verify, "draft": draft}
+        entry = {}
+        for context in dict.fromkeys((near, far)):
+            prompt = [place % target.vocabulary for place in range(int(context))]
+            sizes = widths if context == near else sorted({1, widths[len(widths) // 2], largest})
+            verify, draft = measure(target, drafter, prompt, sizes, clock, ENOUGH)
+            entry[context] = {"verify": verify, "draft": draft}
         keep(file, {**known, key: entry})
-    curves = ({int(size): seconds for size, seconds in entry[name].items()} for name in ("verify", "draft"))
-    return Costs(*curves)
+    return costs_from(curves_of(entry[near]), curves_of(entry[far]), int(far) - NEAR)
+
+
+def far_context(target: Target, drafter: Drafter, largest: int) -> int:
+    """FAR, or what the target's context has room for; NEAR where it has none beyond."""
+    room = (target.context_length or FAR << 1) - largest - 2 * drafter.block_size
+    return max(NEAR, min(FAR, room))
+
+
+def costs_from(near: dict[str, Curve], far: dict[str, Curve], tokens: int) -> Costs:
+    """Curves, and how they grow over so many tokens of context; noise that falls is no growth."""
+    slopes = {
+        name: {size: max(0.0, (curve[size] - near[name][size]) / tokens) for size in curve}
+        for name, curve in far.items()
+        if tokens > 0
+    }
+    return Costs(near["verify"], near["draft"], slopes, NEAR)
+
+
+def curves_of(entry: Mapping[str, Mapping[str, float]]) -> dict[str, Curve]:
+    return {name: {int(size): seconds for size, seconds in curve.items()} for name, curve in entry.items()}
 
 
 def cache_file() -> Path:

@@ -9,6 +9,7 @@ import torch
 
 import reanchor.costs
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
+from reanchor.costs import costs_from
 from reanchor.proposal.costs import Costs
 from tests.tiny import ScriptedDrafter, tiny_target
 
@@ -30,11 +31,29 @@ def test_measured_once_for_a_pair(file, monkeypatch):
     assert "Qwen3ForCausalLM" in key and "ScriptedDrafter" in key and "float32" in key
     assert list(first.curves["verify"]) == [1, 2, 4, 8, 16, 32, 64]
     assert list(first.curves["draft"]) == [1, 2, 4, 5]
+    assert list(json.loads(file.read_text())[key]) == ["64", "438"]  # of the 512 positions there are
+    assert list(first.slopes["verify"]) == [1, 8, 64] and min(first.slopes["verify"].values()) >= 0
+    assert first.measured == 64
     assert all(0 < seconds < 5 for curve in first.curves.values() for seconds in curve.values())
     monkeypatch.setattr(reanchor.costs, "measure", None)
     assert decoder().costs().curves == first.curves
     with pytest.raises(TypeError):  # another pair is measured anew
         decoder("llama").costs()
+
+
+def test_what_an_older_version_kept_is_measured_anew(file):
+    costs = decoder().costs()
+    (key,) = json.loads(file.read_text())
+    file.write_text(json.dumps({key: {"verify": costs.curves["verify"], "draft": costs.curves["draft"]}}))
+    decoder().costs()
+    assert set(json.loads(file.read_text())[key]) == {"64", "438"}
+
+
+def test_growth_is_per_token_of_context():
+    near = {"verify": {1: 1.0, 2: 1.5, 4: 2.0}, "draft": {1: 0.5}}
+    costs = costs_from(near, {"verify": {1: 2.0, 4: 1.0}, "draft": {1: 1.5}}, 1000)
+    assert costs.slopes == {"verify": {1: 0.001, 4: 0.0}, "draft": {1: 0.001}}
+    assert not costs_from(near, near, 0).slopes  # the target has no room for another context
 
 
 def test_a_broken_or_unwritable_file_is_measured_anew(file):

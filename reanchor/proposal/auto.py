@@ -57,6 +57,7 @@ class Auto:
             self.current = Plan("shifted" if shifts else "baseline", 1 + shifts, "fixed")
             return self.current
         self.planner.took(self.committed, self.planner.costs.correct())
+        self.planner.costs.context = len(self.text.text) - 1
         if self.planner.resting():
             self.current = Plan("plain", 0, "rest")
         else:

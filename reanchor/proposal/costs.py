@@ -16,25 +16,42 @@ OUTLIER = 4.0  # a round this many times over or under its price says no more th
 
 
 class Costs:
-    """verify: trie nodes -> seconds, draft: blocks -> seconds; `laps` holds the stages of the round under way."""
+    """verify: trie nodes -> seconds, draft: blocks -> seconds, both behind `measured` tokens of context; slopes: by
+    the same sizes, seconds more for every token of context. `laps` holds the stages of the round under way.
+    """
 
-    def __init__(self, verify: Mapping[int, float], draft: Mapping[int, float]) -> None:
+    def __init__(
+        self,
+        verify: Mapping[int, float],
+        draft: Mapping[int, float],
+        slopes: Mapping[str, Mapping[int, float]] | None = None,
+        measured: int = 0,
+    ) -> None:
         self.curves = {"verify": dict(sorted(verify.items())), "draft": dict(sorted(draft.items()))}
+        self.slopes = {name: dict(sorted(slope.items())) for name, slope in (slopes or {}).items()}
+        self.measured = self.context = measured  # `context`: tokens committed now
         self.experience = Experience()
         self.laps: dict[str, float] = {}
         self.size: tuple[int, int] | None = None  # blocks and nodes of the round that the laps are of
 
     def fresh(self) -> Costs:
         """For another decode: rounds of its own, the experience shared."""
-        other = Costs(self.curves["verify"], self.curves["draft"])
+        other = Costs(self.curves["verify"], self.curves["draft"], self.slopes, self.measured)
         other.experience = self.experience
         return other
 
+    def as_measured(self, stage: str, size: int) -> float:
+        """Seconds of a stage at the present context, linear in it."""
+        seconds = interpolate(self.curves[stage], size)
+        if stage not in self.slopes:
+            return seconds
+        return seconds + (self.context - self.measured) * interpolate(self.slopes[stage], size)
+
     def verify(self, nodes: int) -> float:
-        return self.experience.costs["verify"] * interpolate(self.curves["verify"], nodes)
+        return self.experience.costs["verify"] * self.as_measured("verify", nodes)
 
     def draft(self, blocks: int) -> float:
-        return self.experience.costs["draft"] * interpolate(self.curves["draft"], blocks) if blocks else 0.0
+        return self.experience.costs["draft"] * self.as_measured("draft", blocks) if blocks else 0.0
 
     def round(self, blocks: int, nodes: int) -> float:
         return (
@@ -61,7 +78,7 @@ class Costs:
         learnt = self.experience.costs
         for stage, count in zip(("draft", "verify"), size, strict=True):
             if count and stage in laps:
-                ratio, scale = laps[stage] / interpolate(self.curves[stage], count), learnt[stage]
+                ratio, scale = laps[stage] / self.as_measured(stage, count), learnt[stage]
                 learnt[stage] += RATE * (min(max(ratio, scale / OUTLIER), scale * OUTLIER) - scale)
         if size[1] > 1:
             spent, overhead = laps.get("assemble", 0.0) + laps.get("commit", 0.0), learnt["overhead"]

@@ -22,6 +22,20 @@ def test_between_sizes_it_is_linear_and_beyond_them_too():
     assert interpolate({1: 2.0, 2: 1.0}, 9) == 1.0  # noise that falls is no gift
 
 
+def test_costs_grow_with_the_context():
+    """Linear between and beyond the two contexts that were measured, by size; corrections apply to the whole."""
+    slopes = {"verify": {1: 0.001, 9: 0.003}, "draft": {1: 0.0005}}
+    costs = Costs({1: 1.0, 9: 2.0}, {1: 0.5}, slopes, 100).fresh()
+    assert (costs.verify(1), costs.draft(1)) == (1.0, 0.5)
+    costs.context = 1100
+    assert costs.verify(1) == pytest.approx(2) and costs.verify(5) == pytest.approx(3.5)
+    assert costs.draft(1) == pytest.approx(1) and costs.draft(0) == 0
+    costs.close(1, 9)
+    costs.laps = {"verify": 5.0, "draft": 1.0}  # just as expected
+    costs.correct()
+    assert costs.experience.costs["verify"] == pytest.approx(1)
+
+
 def test_costs_follow_what_rounds_take():
     costs = Costs({1: 1.0, 8: 2.0}, {1: 0.5, 4: 1.0})
     for _ in range(60):
