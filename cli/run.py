@@ -11,6 +11,8 @@ import torch
 from reanchor import DecodeConfig, ReAnchorGenerator, SamplingConfig, SpeculativeDecoder, Stats, Step
 from reanchor.loading import Pair
 
+from .console import say
+
 
 @dataclass(frozen=True)
 class Request:
@@ -66,7 +68,7 @@ def run(pair: Pair, request: Request, config: DecodeConfig, streamer: Any = None
     """Answer a request. Raises ValueError for a request that the target cannot take."""
     drafter = None if config.method == "plain" else pair.drafter
     generator = ReAnchorGenerator(pair.target, drafter, pair.tokenizer, config)
-    generator.decoder = decoder = KeepingDecoder(pair.target, drafter, config)
+    generator.decoder = decoder = KeepingDecoder(pair.target, drafter, config, say)
     prompt = decoder.check_prompt(torch.tensor(request.ids, dtype=torch.long, device=pair.target.device))
     context = decoder.target.context_length
     room = request.sampling.max_new_tokens if context is None else context - len(prompt)
@@ -86,7 +88,7 @@ def run(pair: Pair, request: Request, config: DecodeConfig, streamer: Any = None
     text = pair.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     limit = "length" if length == request.sampling.max_new_tokens else "context"
     ended = finish(pair, request, tokens, text, length, limit)
-    attention, stack = decoder.target.attention.report(), decoder.target.stack_report()
+    attention, stack = decoder.target.attention.report(), decoder.stack_report()
     return Run(config, tokens, text, ended, output.stats, decoder.steps, attention, stack)
 
 

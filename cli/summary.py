@@ -56,7 +56,19 @@ def attention(run: Run) -> dict[str, str]:
 def stack(run: Run) -> dict[str, str]:
     """Whose forward pass the target's was, and a row with the reason where the lean one declined."""
     why = run.stack["declined"]
-    return {"forward pass": run.stack["used"], **({"  lean declined": why} if why else {})}
+    rows = {"forward pass": run.stack["used"], **({"  lean declined": why} if why else {})}
+    return {**rows, **graphs(run.stack["graphs"])} if "graphs" in run.stack else rows
+
+
+def graphs(report: dict[str, Any]) -> dict[str, str]:
+    """Rounds that were one call, the others by reason, and what captures took."""
+    rows = {"rounds in one call": f"{report['whole_rounds']} ({report['run_again']} run again)"}
+    rows.update({f"  {count} on the host": reason for reason, count in report["host_rounds"].items()})
+    if report.get("captured"):
+        rows["  graphs"] = f"{len(report['captured'])}, {report['bytes'] / 2**20:.0f} MiB"
+    if report.get("refused"):
+        rows["  not captured"] = report["refused"]
+    return rows
 
 
 def split(seconds: dict[str, float]) -> str:

@@ -88,8 +88,8 @@ class DecodeConfig:
     )
     graphs: bool = knob(
         False,
-        "On CUDA, capture the lean forward pass in graphs of fixed numbers of nodes; off until asked for, as capture "
-        "has been tested only by running the same regions eagerly.",
+        "Rounds of fixed shapes, captured as CUDA graphs, and run as they are elsewhere; off until asked for, as "
+        "capture has been tested only by running the same functions eagerly.",
     )
     attach_seed: int = knob(0, "Seed of --attach random.")
 

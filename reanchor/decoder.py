@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,12 @@ from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Step
 from reanchor.costs import costs_of, watched
 from reanchor.drafters.base import Drafter, NoDrafter
+from reanchor.graphs.rounds import Whole
 from reanchor.loop import Stage, decode, untimed
 from reanchor.proposal.costs import Costs
 from reanchor.sampling import Choice, choice_for
 from reanchor.stack.choice import target_for, target_still
+from reanchor.stack.target import silent
 from reanchor.stats import Stopwatch
 from reanchor.target import Target, alone_with
 
@@ -37,21 +39,29 @@ class SpeculativeDecoder:
     """Decodes with a drafter; the output is the target's own.
 
     model: an HF causal LM. drafter: None decodes plainly. Any state of a decode lives in that decode, so one
-    decoder, or several on one model, may be used again and again, also after an exception.
+    decoder, or several on one model, may be used again and again, also after an exception. `say` hears of what takes
+    long.
     """
 
     def __init__(
-        self, model: PreTrainedModel, drafter: Drafter | None = None, config: DecodeConfig | None = None
+        self,
+        model: PreTrainedModel,
+        drafter: Drafter | None = None,
+        config: DecodeConfig | None = None,
+        say: Callable[[str], None] = silent,
     ) -> None:
         config = config or DecodeConfig()
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
         self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter
         self._costs: dict[bool, tuple[Target, Costs]] = {}  # of greedy decoding and of sampling
+        self.say = say
         with alone_with(model):
-            self.take(target_for(model, tuple(drafter.tap_layers), config))
+            self.take(target_for(model, tuple(drafter.tap_layers), config, say))
 
     def take(self, target: Target) -> None:
+        if getattr(self, "target", None) is not target:
+            self.whole = Whole(target, self.drafter, self.config) if self.config.graphs else None
         self.target = target
         if hasattr(self.drafter, "attention"):
             self.drafter.attention = target.attention  # one choice, and one report of what came of it
@@ -70,7 +80,7 @@ class SpeculativeDecoder:
         `choice` replaces `sampling` and `end_ids` when the caller has its own. Raises ValueError for an empty
         prompt, one with no room left in the target's context, and ids outside the vocabulary.
         """
-        self.take(target_still(self.target, self.config))
+        self.take(target_still(self.target, self.config, self.say))
         ids = self.check_prompt(torch.as_tensor(prompt, dtype=torch.long, device=self.target.device))
         if choice is None:
             sampling = sampling or SamplingConfig()
@@ -81,7 +91,14 @@ class SpeculativeDecoder:
         costs = self.costs(choice.sample)
         if costs is not None:
             stage = watched(stage, costs, Stopwatch())
-        return decode(self.target, self.drafter, ids, choice, self.config, stage, costs)
+        return decode(self.target, self.drafter, ids, choice, self.config, stage, costs, self.whole)
+
+    def stack_report(self) -> dict[str, Any]:
+        """What a summary says: whose forward pass it is and why; with `graphs`, which rounds were whole ones."""
+        report = self.target.stack_report()
+        if self.whole is not None:
+            report["graphs"] = {**report.get("graphs", {}), **self.whole.report()}
+        return report
 
     def costs(self, sample: bool = False) -> Costs | None:
         """What method auto weighs its rounds by, measured at first use; None where the size of rounds is given."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from reanchor.config import DecodeConfig
 from reanchor.core import Draft, Retained, Step, Verdict
 from reanchor.drafters.base import Drafter
+from reanchor.graphs.rounds import Whole
 from reanchor.proposal import Trie, proposer_for
 from reanchor.proposal.auto import BELIEFS, CANDIDATES
 from reanchor.proposal.costs import Costs
@@ -39,10 +40,12 @@ def decode(
     config: DecodeConfig,
     stage: Stage = untimed,
     costs: Costs | None = None,
+    whole: Whole | None = None,
 ) -> Iterator[Step]:
     """Yield the committed tokens round by round, the prefill's one first. prompt: [P] on the target's device.
 
-    `stage(name)` is entered around prefill, draft, assemble, verify and commit, for whoever keeps the time.
+    `stage(name)` is entered around prefill, draft, assemble, verify and commit, for whoever keeps the time. With
+    `whole`, rounds of fixed shapes are one call each; those that have none go the same way as without.
     All state lives in this call.
     """
     cache, context = target.new_cache(), drafter.new_cache()
@@ -58,9 +61,16 @@ def decode(
         proposer.learn(tree, verdict, partial(beliefs, output.logits), [])
     yield Step(verdict.tokens, tree, verdict, drafted=0, retained=0, stopped=verdict.stopped, cache=cache)
 
+    rounds = whole.begin(cache, context, choice) if whole is not None else None
     while not verdict.stopped:
+        was_retained = len(retained)
         with stage("assemble"):
-            plan = proposer.plan(shifts_allowed(len(retained), config), choice.room - 1)
+            plan = proposer.plan(shifts_allowed(was_retained, config), choice.room - 1)
+        played = rounds.play(verdict.tokens[-1], retained, plan.blocks, stage) if rounds is not None else None
+        if played is not None:
+            tree, verdict, drafted, retained = played
+            yield Step(verdict.tokens, tree, verdict, drafted, was_retained, verdict.stopped, cache, plan)
+            continue
         with stage("draft"):
             draft = propose(drafter, verdict.tokens[-1], retained, context, choice, config, plan.blocks)
         with stage("assemble"):
@@ -73,7 +83,7 @@ def decode(
             drafter.commit(output.features[verdict.path], context)
             nodes = proposer.rejected(tree, verdict)
             proposer.learn(tree, verdict, partial(beliefs, output.logits), nodes)
-            was_retained, retained = len(retained), retain(nodes, verdict, output.features)
+            retained = retain(nodes, verdict, output.features)
         drafted = len(draft.offsets)
         yield Step(verdict.tokens, tree, verdict, drafted, was_retained, verdict.stopped, cache, plan)
 

@@ -404,3 +404,26 @@ def test_scripts_that_users_are_shown(demo_pair, name, capsys):
     exec(compile(code, name, "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     assert len(printed) > 40 and "other tokens" not in printed
+
+
+def test_graphs_are_told_of_and_change_nothing(generate, monkeypatch):
+    """The capture of a device stands still here: what is tested is that its progress reaches the user."""
+    from reanchor.stack.regions import Captured, Regions
+
+    plain = generate("--prompt", "Hi", "--max-new-tokens", "12")
+    eager = generate("--prompt", "Hi", "--max-new-tokens", "12", "--graphs")
+    assert eager.stdout == plain.stdout and "rounds in one call" in eager.stderr
+    assert "Capturing" not in eager.stderr and "no CUDA" in eager.stderr
+
+    own = Regions.__init__
+
+    def on_a_device(self, target, _capture, say):
+        own(self, target, False, say)
+        self.capturing = True
+
+    monkeypatch.setattr(Regions, "__init__", on_a_device)
+    monkeypatch.setattr(Captured, "capture", lambda self, *_where: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: 0)
+    told = generate("--prompt", "Hi", "--max-new-tokens", "12", "--graphs")
+    assert told.stdout == plain.stdout
+    assert "Capturing the graph of a round of" in told.stderr and "Capturing" not in told.stdout

@@ -19,6 +19,7 @@ from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.context import ContextCache
 from reanchor.drafters.correction import Corrector, Proposal, walk
 from reanchor.drafters.domino import DominoHead
+from reanchor.drafters.fixed import FixedDraft, refusal
 from reanchor.drafters.markov import ConfidenceHead, MarkovHead
 from reanchor.drafters.selector import CandidateSelector
 from reanchor.drafters.visibility import Layout, layout_blocks, sight
@@ -221,6 +222,16 @@ class BlockDrafter(nn.Module):
 
     def cut(self, tokens: Tensor, confidence: Tensor) -> list[list[int]]:
         """Each block up to its first proposal below the threshold."""
-        sure = (confidence >= self.confidence_threshold).cumprod(1).sum(1, keepdim=True)  # [blocks, 1]
-        rows = torch.cat([sure, tokens], dim=1).tolist()
+        rows = torch.cat([self.sure(confidence), tokens], dim=1).tolist()
         return [row[1 : 2 + row[0]] for row in rows]
+
+    def sure(self, confidence: Tensor) -> Tensor:
+        """Proposals of each block before the first below the threshold. [blocks, K] -> [blocks, 1]"""
+        return (confidence >= self.confidence_threshold).cumprod(1).sum(1, keepdim=True)
+
+    def fixed(self, context: ContextCache, blocks: int, width: int) -> FixedDraft:
+        """The draft of this many blocks with fixed shapes, where `fixed_refusal` gives no reason against it."""
+        return FixedDraft(self, context, blocks, width)
+
+    def fixed_refusal(self) -> str | None:
+        return refusal(self)

@@ -20,6 +20,7 @@ class ContextCache:
         self.waiting = 0  # rows of `pending`
         self.capacity = 0
         self.buffers: list[Tensor] = []  # a layer: [2, kv heads, capacity, hd], keys then values
+        self._device_length: Tensor | None = None
 
     def __len__(self) -> int:
         return self.projected + self.waiting
@@ -32,16 +33,23 @@ class ContextCache:
         """What waited is in the buffers now."""
         self.projected, self.waiting, self.pending = len(self), 0, []
 
+    def device_length(self) -> Tensor:
+        """[1] int64: a place on the device for `projected`, for drafts that may not ask the host."""
+        if self._device_length is None:
+            self._device_length = torch.tensor([self.projected], device=self.device)
+        return self._device_length
+
     def reserve(self, rows: int) -> None:
         if rows <= self.capacity:
             return
         self.capacity = max(256, 1 << (rows - 1).bit_length())
         grown = []
-        for layer, (heads, size) in enumerate(self.shapes):
-            buffer = torch.empty(2, heads, self.capacity, size, dtype=self.dtype, device=self.device)
-            if self.buffers:
-                buffer[:, :, : self.projected] = self.buffers[layer][:, :, : self.projected]
-            grown.append(buffer)
+        with torch.inference_mode(False), torch.no_grad():  # whoever asks, others will write here
+            for layer, (heads, size) in enumerate(self.shapes):
+                buffer = torch.empty(2, heads, self.capacity, size, dtype=self.dtype, device=self.device)
+                if self.buffers:
+                    buffer[:, :, : self.projected] = self.buffers[layer][:, :, : self.projected]
+                grown.append(buffer)
         self.buffers = grown
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

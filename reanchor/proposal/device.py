@@ -8,6 +8,7 @@ host inserts them. Letters as in `core.py`; P rows (baseline, then a shifted blo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -157,17 +158,36 @@ def rejected(
     return torch.where(step < count, nodes, 0), count
 
 
+def end_at(verdict: DeviceVerdict, ends: Tensor) -> DeviceVerdict:
+    """The verdict up to its first token that ends decoding. ends: [E]"""
+    step = torch.arange(len(verdict.path), device=ends.device)
+    ended = (verdict.tokens[:, None] == ends).any(1) & (step < verdict.count)
+    first = torch.where(ended, step, len(step)).amin().view(1)
+    count = torch.minimum(verdict.count, first + 1)
+    return DeviceVerdict(torch.where(step < count, verdict.path, step), verdict.tokens, count)
+
+
+def beginning(tree: DeviceTree, nodes: int) -> DeviceTree:
+    """Its first nodes: the whole tree where `count` is no more."""
+    words = tree.words[:nodes, : -(-nodes // 32)]
+    rows = (tree.tokens, tree.parents, tree.depths, tree.origins)
+    tokens, parents, depths, origins = (each[:nodes] for each in rows)
+    branches = tree.branches[:nodes]
+    return DeviceTree(tokens, parents, depths, origins, words, branches, tree.paths, tree.count, tree.matched)
+
+
 def to_host(tree: DeviceTree) -> Tree:
     """The same tree as the host's room would have frozen it; this one waits for the device."""
-    count = int(tree.count)
-    tokens, parents, depths, origins = (
-        values[:count].tolist() for values in (tree.tokens, tree.parents, tree.depths, tree.origins)
-    )
-    paths = [[node for node in row if node >= 0] for row in tree.paths.tolist()]
+    rows = (tree.tokens, tree.parents, tree.depths, tree.origins)
+    return tree_of([each.tolist() for each in rows], tree.paths.tolist(), int(tree.count), int(tree.matched))
+
+
+def tree_of(rows: Sequence[list[int]], padded: Sequence[list[int]], count: int, matched: int) -> Tree:
+    """A tree of a device's numbers. rows: tokens, parents, depths and origins, each [N]; padded: paths as there"""
+    tokens, parents, depths, origins = (row[:count] for row in rows)
+    paths = [[node for node in row if node >= 0] for row in padded]
     children = {
         (parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))
     }
     del children[-1, tokens[0]]
-    return Tree(
-        tokens, parents, depths, origins, [path for path in paths if path], int(tree.matched), children
-    )
+    return Tree(tokens, parents, depths, origins, [path for path in paths if path], matched, children)

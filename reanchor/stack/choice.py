@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from transformers import PreTrainedModel
 
 from reanchor.attention.huggingface import refusal
 from reanchor.config import DecodeConfig
 from reanchor.stack.description import Undescribed, describe
-from reanchor.stack.target import LeanTarget
+from reanchor.stack.target import LeanTarget, silent
 from reanchor.target import Target
 
 
-def target_for(model: PreTrainedModel, tap_layers: tuple[int, ...], config: DecodeConfig) -> Target:
+def target_for(
+    model: PreTrainedModel,
+    tap_layers: tuple[int, ...],
+    config: DecodeConfig,
+    say: Callable[[str], None] = silent,
+) -> Target:
     """The target a config asks for; `target.stack_report()` says which it is and why. Raises ValueError where
     the lean stack is asked for by name and the model has no description.
     """
     if config.stack == "hf":
         return Target(model, tap_layers, config.attention)
     try:
-        return LeanTarget(model, tap_layers, config.attention, config.graphs and model.device.type == "cuda")
+        return LeanTarget(model, tap_layers, config.attention, config.graphs, say)
     except Undescribed as reason:
         if config.stack == "lean":
             raise ValueError(
@@ -29,12 +36,12 @@ def target_for(model: PreTrainedModel, tap_layers: tuple[int, ...], config: Deco
         return target
 
 
-def target_still(target: Target, config: DecodeConfig) -> Target:
+def target_still(target: Target, config: DecodeConfig, say: Callable[[str], None] = silent) -> Target:
     """The same target, or another one where its model was hooked, wrapped or rebuilt since, so that what was done is
     not passed by. Raises ValueError where the lean stack is asked for by name and can serve no more.
     """
     with target.alone:  # else another thread's hooks would look like a user's
-        return target if unchanged(target) else target_for(target.model, target.tap_layers, config)
+        return target if unchanged(target) else target_for(target.model, target.tap_layers, config, say)
 
 
 def unchanged(target: Target) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,43 @@ def packed(tree: Tree, bucket: int) -> np.ndarray:
     return np.concatenate([tokens, depths, bits.ravel()])
 
 
-class Region:
+class Captured:
+    """A function of fixed shapes: as it is, or captured in a graph and replayed."""
+
+    graph: Any = None
+    outputs: Any = None
+
+    def run(self) -> Any:
+        """The function that is captured."""
+        raise NotImplementedError
+
+    def changes(self) -> Sequence[Tensor]:
+        """What a run changes and the next one reads, rows behind the committed ones apart."""
+        return ()
+
+    def capture(self, device: torch.device, pool: Any) -> None:
+        """Needs valid inputs in place: warm-ups run with them, and what they change is put back."""
+        before = [each.clone() for each in self.changes()]
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self.run()
+                for each, old in zip(self.changes(), before, strict=True):
+                    each.copy_(old)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=pool):
+            self.outputs = self.run()
+
+    def outcome(self) -> Any:
+        if self.graph is None:
+            return self.run()
+        self.graph.replay()
+        return self.outputs
+
+
+class Region(Captured):
     """One bucket's pass over one arena."""
 
     def __init__(self, target: LeanTarget, cache: TreeCache, bucket: int) -> None:
@@ -61,18 +97,19 @@ class Region:
         ]
         self.tables = target.rotary.tables  # held here: a table that grows is a new one
         self.tree = torch.zeros(bucket * (2 + words_for(bucket)), dtype=torch.int32, device=target.device)
-        self.outputs: tuple[Tensor, Tensor] | None = None
-        self.graph: Any = None
 
     def stage(self, tree: Tree) -> None:
         """Put a tree where the region reads it: one transfer."""
         self.tree.copy_(torch.from_numpy(packed(tree, self.bucket)), non_blocking=True)
 
     def run(self) -> tuple[Tensor, Tensor]:
-        """Logits [bucket, V] and features [bucket, Dc]: the function that is captured."""
         sizes = [self.bucket, self.bucket, self.bucket * words_for(self.bucket)]
         tokens, depths, words = self.tree.split(sizes)
-        sees = Visibility(self.length, words.view(self.bucket, -1), depths, depths, self.bucket)
+        return self.over(tokens, depths, words.view(self.bucket, -1))
+
+    def over(self, tokens: Tensor, depths: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [bucket, V] and features [bucket, Dc] of a padded tree. words: [bucket, W]"""
+        sees = Visibility(self.length, words, depths, depths, self.bucket)
         slots = self.length + torch.arange(self.bucket, device=self.length.device)
         turns = self.target.rotary.at(self.length + depths, self.tables)
 
@@ -85,25 +122,6 @@ class Region:
         hidden, features = self.target.run(tokens, turns, store, self.target.over(sees))
         return self.target.logits(hidden), features
 
-    def capture(self) -> None:
-        """Needs a staged tree: warm-ups write its rows."""
-        stream = torch.cuda.Stream(self.target.device)
-        stream.wait_stream(torch.cuda.current_stream(self.target.device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                self.run()
-        torch.cuda.current_stream(self.target.device).wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=self.target.regions.pool):
-            self.outputs = self.run()
-
-    def outcome(self) -> tuple[Tensor, Tensor]:
-        if self.graph is None:
-            return self.run()
-        self.graph.replay()
-        assert self.outputs is not None
-        return self.outputs
-
 
 def empty_rows(cache: TreeCache, index: int) -> tuple[Tensor, Tensor]:
     """No rows, of a layer's shape."""
@@ -111,7 +129,7 @@ def empty_rows(cache: TreeCache, index: int) -> tuple[Tensor, Tensor]:
     return rows, rows
 
 
-@dataclass
+@dataclass(eq=False)
 class Arena:
     """A cache's rows and the regions that hold their addresses."""
 
@@ -119,7 +137,9 @@ class Arena:
     length: Tensor | None = None
     capacity: int = 0
     borrower: weakref.ref[TreeCache] | None = None
-    regions: dict[int, Region] = field(default_factory=dict)
+    regions: dict[Any, Captured] = field(
+        default_factory=dict
+    )  # by bucket of nodes, or what else tells them apart
 
     @property
     def free(self) -> bool:
@@ -151,7 +171,7 @@ class Regions:
         self.target, self.capturing, self.say = target, capture, say
         self.arenas: list[Arena] = []
         self.refused: str | None = None  # why there are none any more
-        self.captured: dict[int, float] = {}  # bucket -> seconds its last capture took
+        self.captured: dict[str, float] = {}  # region -> seconds its last capture took
         self.bytes = 0  # device memory that captures took
         self.pool: Any = torch.cuda.graph_pool_handle() if capture else None
 
@@ -163,40 +183,51 @@ class Regions:
         arena.lend(cache)
         return cache
 
-    def verify(self, tree: Tree, cache: TreeCache) -> tuple[Tensor, Tensor] | None:
-        """Logits [N, V] and features [N, Dc]; None where the tree or the device is not for a region."""
-        bucket = bucket_for(len(tree))
-        arena = next((each for each in self.arenas if each.borrower and each.borrower() is cache), None)
-        if bucket is None or arena is None or self.refused is not None or not cache.buffers:
-            return None
-        cache.reserve(max(bucket, MIN_ROWS - cache.length))
+    def arena_of(self, cache: TreeCache) -> Arena | None:
+        return next((each for each in self.arenas if each.borrower and each.borrower() is cache), None)
+
+    def follow(self, arena: Arena, cache: TreeCache, rows: int) -> None:
+        """Make room for this many rows behind the committed ones; rows that move take their regions with them."""
+        cache.reserve(max(rows, MIN_ROWS - cache.length))
         self.target.rotary.reserve(cache.capacity)
         arena.follow(cache)
+
+    def verify(self, tree: Tree, cache: TreeCache) -> tuple[Tensor, Tensor] | None:
+        """Logits [N, V] and features [N, Dc]; None where the tree or the device is not for a region."""
+        bucket, arena = bucket_for(len(tree)), self.arena_of(cache)
+        if bucket is None or arena is None or self.refused is not None or not cache.buffers:
+            return None
+        self.follow(arena, cache, bucket)
         region = arena.regions.get(bucket)
         if region is None:
-            region = self.made(arena, cache, bucket, tree)
-            if region is None:
+            region = Region(self.target, cache, bucket)
+            region.stage(tree)
+            if not self.hold(arena, bucket, region, f"a pass over {bucket} nodes"):
                 return None
+        assert isinstance(region, Region)
         region.stage(tree)
         # the next replay writes over its outputs
         logits, features = (rows[: len(tree)].clone() for rows in region.outcome())
         return logits, features
 
-    def made(self, arena: Arena, cache: TreeCache, bucket: int, tree: Tree) -> Region | None:
-        region = Region(self.target, cache, bucket)
+    def hold(self, arena: Arena, key: Any, region: Captured, name: str) -> bool:
+        """Keep a new region, captured where there are graphs; False when that failed, and no other is tried."""
         if self.capturing:
             before, start = torch.cuda.memory_reserved(self.target.device), time.perf_counter()
-            self.say(f"Capturing the graph of {bucket} nodes")
-            region.stage(tree)
+            self.say(f"Capturing the graph of {name}")
             try:
-                region.capture()
+                region.capture(self.target.device, self.pool)
             except (RuntimeError, ValueError) as error:
-                self.refused = f"capturing {bucket} nodes failed: {error}"
-                return None
-            self.captured[bucket] = time.perf_counter() - start
+                self.refused = f"capturing {name} failed: {error}"
+                return False
+            self.captured[name] = time.perf_counter() - start
             self.bytes += torch.cuda.memory_reserved(self.target.device) - before
-        arena.regions[bucket] = region
-        return region
+        arena.regions[key] = region
+        return True
 
     def report(self) -> dict[str, Any]:
-        return {"captured": dict(self.captured), "bytes": self.bytes, "refused": self.refused}
+        return {
+            "captured": dict(self.captured),
+            "bytes": self.bytes,
+            "refused": self.refused if self.capturing or self.refused else "no CUDA: regions run as they are",
+        }

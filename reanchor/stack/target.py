@@ -142,7 +142,7 @@ class LeanTarget(Target):
 
     def stack_report(self) -> dict[str, Any]:
         report = super().stack_report()
-        return {**report, "graphs": self.regions.report()} if self.regions.capturing else report
+        return {**report, "graphs": self.regions.report()} if self.graphs else report
 
 
 def causal(shape: LayerShape, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

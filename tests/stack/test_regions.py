@@ -170,13 +170,13 @@ def test_a_failed_capture_is_reported_and_decoding_goes_on(monkeypatch):
     held = decoder.target.regions
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
 
-    def fail(_region: Region) -> None:
+    def fail(_region: Region, *_where: object) -> None:
         raise RuntimeError("no graph today")
 
     monkeypatch.setattr(Region, "capture", fail)
     held.capturing, held.say = True, said.append
     assert tokens(decoder) == truth
-    assert said == ["Capturing the graph of 1 nodes"]
+    assert said == ["Capturing the graph of a pass over 1 nodes"]
     assert "no graph today" in decoder.target.stack_report()["graphs"]["refused"]
 
 

@@ -1,0 +1,115 @@
+"""The two regions of a round: the draft with its trie, and the target's pass with all that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from reanchor.cache import TreeCache
+from reanchor.config import DecodeConfig
+from reanchor.drafters.fixed import FixedDraft
+from reanchor.graphs.state import RoundState
+from reanchor.proposal.device import (
+    DeviceTree,
+    DeviceVerdict,
+    accept,
+    assemble,
+    beginning,
+    end_at,
+    rejected,
+)
+from reanchor.stack.regions import Captured, Region
+from reanchor.stack.target import LeanTarget
+
+HEADER = 4  # numbers of a report before its rows
+
+
+class DraftRegion(Captured):
+    """So many blocks, and the trie they make."""
+
+    def __init__(self, state: RoundState, draft: FixedDraft, nodes: int, config: DecodeConfig) -> None:
+        self.state, self.draft, self.nodes, self.config = state, draft, nodes, config  # nodes: most of a trie
+
+    def run(self) -> None:
+        blocks, lengths = self.draft.run(self.state.fed)
+        self.state.grow(assemble(blocks, lengths, self.state.depth, self.nodes, self.config.attach))
+
+    def changes(self) -> Sequence[Tensor]:
+        return [self.draft.projected]
+
+
+class RoundRegion(Captured):
+    """The pass over a bucket of nodes, the target's choices, the walk, the commit and what the next round reads.
+
+    A tree of more nodes than the bucket commits nothing, and its report says so.
+    """
+
+    def __init__(
+        self,
+        state: RoundState,
+        target: LeanTarget,
+        cache: TreeCache,
+        bucket: int,
+        ends: Tensor,
+        config: DecodeConfig,
+    ) -> None:
+        self.state, self.ends, self.config = state, ends, config
+        self.buffers, self.length = list(cache.buffers.values()), cache.device_length()
+        self.passed = Region(target, cache, bucket)
+
+    def run(self) -> Tensor:
+        """The report: everything that the host wants to know of the round, in one tensor."""
+        bucket = self.passed.bucket
+        tree = beginning(self.state.tree, bucket)
+        logits, features = self.passed.over(tree.tokens, tree.depths, tree.words)
+        choices = logits.argmax(-1)  # [bucket]
+        fits = tree.count <= bucket
+        verdict = end_at(accept(tree, choices), self.ends)
+        step = torch.arange(len(verdict.path), device=choices.device)
+        kept = DeviceVerdict(
+            torch.where(fits, verdict.path, step), verdict.tokens, torch.where(fits, verdict.count, 0)
+        )
+        self.commit(kept)
+        nodes, left = self.retained(tree, verdict)
+        report = self.report(tree, kept, choices, nodes, left)
+        self.hand_over(kept, choices, features, nodes.clamp(max=bucket - 1), fits)
+        return report
+
+    def commit(self, kept: DeviceVerdict) -> None:
+        """`TreeCache.commit_on_device`, on the buffers that this region holds."""
+        target = self.length + torch.arange(len(kept.path), device=self.length.device)
+        for buffer in self.buffers:
+            buffer.index_copy_(4, target, buffer.index_select(4, self.length + kept.path))
+        self.length += kept.count
+
+    def retained(self, tree: DeviceTree, verdict: DeviceVerdict) -> tuple[Tensor, Tensor]:
+        if self.config.method == "reanchor":
+            return rejected(tree, verdict, self.config.retention)
+        return torch.zeros_like(verdict.path), torch.zeros_like(verdict.count)
+
+    def report(
+        self, tree: DeviceTree, kept: DeviceVerdict, choices: Tensor, nodes: Tensor, left: Tensor
+    ) -> Tensor:
+        header = [kept.count, left, tree.count, tree.matched]
+        rows = [kept.path, kept.tokens, nodes, choices, tree.tokens, tree.parents, tree.depths, tree.origins]
+        return torch.cat([each.flatten().int() for each in (*header, *rows, tree.paths)])
+
+    def hand_over(
+        self, kept: DeviceVerdict, choices: Tensor, features: Tensor, nodes: Tensor, fits: Tensor
+    ) -> None:
+        """The next round's anchor, the committed features for the drafter, and the retained states."""
+        state, fed = self.state, self.state.fed
+        last = kept.tokens.gather(0, (kept.count - 1).clamp(min=0))
+        fed.anchor.copy_(torch.where(fits, last, fed.anchor))
+        if state.nodes == 1:  # the tree of an anchor alone is the next one already
+            state.tree.tokens.copy_(fed.anchor)
+        state.depth.sub_(kept.count)
+        fed.waiting.copy_(kept.count)
+        fed.pending.copy_(features.index_select(0, kept.path.clamp(max=len(features) - 1)))
+        fed.tokens.copy_(choices.index_select(0, nodes))
+        fed.features.copy_(features.index_select(0, nodes))
+
+    def changes(self) -> Sequence[Tensor]:
+        return [self.length, *self.state.changed()]
