@@ -50,7 +50,7 @@ def decode(
     """
     cache, context = target.new_cache(), drafter.new_cache()
     seed = choice.seed() if by_rejection(choice, config) else None
-    proposer, retained = proposer_for(config, prompt.tolist(), costs, seed), Retained()
+    proposer, retained = proposer_for(config, prompt.tolist(), costs, choice.sample, seed), Retained()
 
     with stage("prefill"):
         output = target.prefill(prompt, cache)
@@ -112,7 +112,7 @@ def propose(
     if config.carryover:
         asked["carry"] = "all" if config.carry_shifted else "baseline"
     if by_rejection(choice, config):
-        asked["draw"] = choice.draw
+        asked["draw"] = choice.draw if config.method == "dflash" else choice.weigh
     draft = drafter.draft(anchor, retained, range(1, blocks), context, top_k, **asked)
     if top_k and draft.candidates is None:
         raise ValueError(

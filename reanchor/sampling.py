@@ -117,6 +117,11 @@ class Choice:
         probabilities = self.distribution(scores)
         return self.draw_from(probabilities), probabilities
 
+    def weigh(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """As `draw`, but the likeliest token of each row."""
+        probabilities = self.distribution(scores)
+        return probabilities.argmax(-1, keepdim=True), probabilities
+
     def draw_from(self, probabilities: Tensor) -> Tensor:
         return torch.multinomial(probabilities, 1, generator=self.generator)
 

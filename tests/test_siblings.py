@@ -26,6 +26,7 @@ class Dealer(ScriptedDrafter):
 
     def __init__(self, sureness: float = 1.5) -> None:
         super().__init__([0] * 99, "right", block_size=4, vocab=VOCAB)
+        sureness /= draws.COOLING
         self.scores = sureness * torch.randn(
             self.proposals, VOCAB, generator=torch.Generator().manual_seed(5)
         )

@@ -40,8 +40,12 @@ class Auto:
     without, every trie has max_nodes nodes and every block is drafted.
     """
 
-    def __init__(self, prompt: Sequence[int], max_nodes: int, costs: Costs | None = None) -> None:
-        self.prices, self.recall, self.text = Prices(), Recall(), Text()
+    def __init__(
+        self, prompt: Sequence[int], max_nodes: int, costs: Costs | None = None, sampled: bool = False
+    ) -> None:
+        self.prices, self.recall, self.text = Prices(sampled=sampled), Recall(), Text()
+        if costs is not None:  # what earlier decodes learnt
+            self.prices = costs.experience.prices = costs.experience.prices or self.prices
         self.text.extend(prompt)
         self.states: list[Chances] = []  # the target's candidates at the retained states
         self.sources: list[Source] = []

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from reanchor.proposal.prices import Prices
+
 SOON = 8  # rounds until a draft that doesn't pay is tried again
 PRIOR_WORTH = {"baseline": 1.0, "shifted": 0.05}  # tokens a round that a draft adds, its own seconds apart
 PRIOR_KEPT = {"known": 0.7, "drafted": 0.9}  # part of the tokens promised beyond the bonus that came
@@ -30,6 +32,8 @@ class Experience:
         default_factory=lambda: dict.fromkeys(PRIOR_WORTH, 0)
     )  # rounds since a draft
     patience: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PRIOR_WORTH, SOON))  # till a probe
+
+    prices: Prices | None = None  # the first decode brings them
 
     def trust(self, kind: str) -> float:
         """The part of what is promised that comes."""

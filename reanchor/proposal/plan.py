@@ -18,7 +18,7 @@ RATE, EARLY = (
     3.0,
 )  # weight of the newest round within a decode; the first rounds weigh 1 / (EARLY + rounds)
 SLOW = 0.03  # weight of the newest round in what later decodes begin with
-LATE = 64  # rounds until a draft that failed again and again is tried again
+LATE = 256  # rounds until a draft that failed again and again is tried again
 NAP, LONGEST_NAP = 2, 8  # rounds of the first rest; each that follows at once is twice as long
 
 

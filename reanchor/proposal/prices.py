@@ -33,19 +33,16 @@ PRIOR = {
 UNKNOWN = 0.05  # share of a source without a prior
 RATE = 0.02  # weight of the newest observation
 LEAST = 1e-4  # a share can come back
-SHARPNESS, SHARPEN_RATE, SHARPEST = (
-    1.3,
-    0.01,
-    2.0,
-)  # the power at first, its step, its bound; it is never below 1
+SHARPNESS = 1.3  # the power at first where the target decodes greedily; 1 where it samples
+SHARPEN_RATE, SHARPEST = 0.01, 2.0  # its step, its bound; it is never below 1
 BANDS = 4  # depths 0, 1, 2, and all deeper ones learn apart
 
 
 class Prices:
-    """Shares by depth and source, one set a decode."""
+    """Shares by depth and source."""
 
-    def __init__(self, rate: float = RATE) -> None:
-        self.rate, self.sharpness = rate, SHARPNESS
+    def __init__(self, rate: float = RATE, sampled: bool = False) -> None:
+        self.rate, self.sharpness = rate, 1.0 if sampled else SHARPNESS
         self.shares = [dict(PRIOR) for _ in range(BANDS)]
 
     def of(self, claims: Sequence[Claim], depth: int) -> list[tuple[float, int, int]]:

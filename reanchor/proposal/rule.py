@@ -55,7 +55,9 @@ class Rule:
 
 
 def proposer_for(
-    config: DecodeConfig, prompt: Sequence[int], costs: Costs | None, seed: int | None = None
+    config: DecodeConfig, prompt: Sequence[int], costs: Costs | None, sampled: bool, seed: int | None
 ) -> Rule | Auto:
-    """What assembles the tries of one decode. seed: of what is drawn from the drafter."""
-    return Auto(prompt, config.node_budget or 1, costs) if config.method == "auto" else Rule(config, seed)
+    """What assembles the tries of one decode. sampled: the target samples; seed: of what is drawn from the drafter."""
+    if config.method == "auto":
+        return Auto(prompt, config.node_budget or 1, costs, sampled)
+    return Rule(config, seed)
