@@ -43,7 +43,7 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
 )
 @click.option("--ablation", type=click.Choice(STUDIES), help="One of the paper's ablations instead.")
 @click.option("--sweep", "sweeps", multiple=True,
-              help="A knob over values, like max_nodes=8,16,none, instead; may be given again.")  # fmt: skip
+              help="A knob over values, like max_nodes=8,16,none, for the methods given.")  # fmt: skip
 @click.option("--analysis", type=click.Choice(("recall", "reconvergence", "attention", "carried")),
               help="What rejected states do for a Carryover drafter, instead.")  # fmt: skip
 @click.option("--baseline", help="With --analysis recall: the drafter it continues, to compare with.")

@@ -81,9 +81,9 @@ def study_of(given: dict[str, Any]) -> Study:
     texts = tuple(dict.fromkeys(given["sweeps"]))
     if given["ablation"] and texts:
         raise ValueError("--ablation and --sweep are runs of their own; give one of them")
-    if (given["ablation"] or texts) and (given["methods"] or given["peers"]):
-        raise ValueError("--ablation and --sweep choose their methods; drop --method and --peer")
-    return Study(given["ablation"], tuple(sweep.parse(text) for text in texts), texts)
+    if given["ablation"] and (given["methods"] or given["peers"]):
+        raise ValueError("ablations choose their methods; drop --method and --peer")
+    return Study(given["ablation"], tuple(sweep.parse(text, given["methods"]) for text in texts), texts)
 
 
 def temperatures_of(text: str) -> tuple[float, ...]:
@@ -129,12 +129,15 @@ def contestants_of(pair: Pair, terms: Terms, study: Study) -> list[Contestant]:
         return ablations.contestants_of(
             ablations.ABLATIONS[study.ablation], pair.target, pair.drafter, terms.decode
         )
-    if study.sweeps and pair.drafter:
-        return sweep.contestants_of(study.sweeps, pair.target, pair.drafter, terms.decode)
     methods = terms.methods or usual(pair.drafter)
     if not any(method in PLAIN for method in methods):
         raise ValueError("nothing to compare with: --method hf or --method plain must be among the methods")
     made: list[Contestant] = []
+    if study.sweeps and pair.drafter:
+        made = sweep.contestants_of(
+            study.sweeps, pair.target, pair.drafter, terms.decode, SETTINGS, terms.methods or sweep.ONCE
+        )
+        methods = ()
     for method in methods:
         if method == "hf":
             made.append(HuggingFace("hf", pair.target))

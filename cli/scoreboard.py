@@ -12,7 +12,7 @@ from reanchor.benchmark.comparison import Contrast
 from reanchor.benchmark.costs import Costs
 from reanchor.benchmark.report import ALL, Cell, cells
 from reanchor.benchmark.results import Results
-from reanchor.benchmark.sweep import Sweep, parse
+from reanchor.benchmark.sweep import Sweep, methods_in, parse
 
 from .grid import Grid
 from .summary import number, percent
@@ -31,9 +31,8 @@ def grids(results: Results) -> list[Grid]:
     ]
     if header.get("sweep"):
         for text in header["sweep"]:
-            shown += [
-                sweep_grid(found, parse(text), at) for at in dict.fromkeys(c.temperature for c in found)
-            ]
+            swept = parse(text, methods_in(header["methods"], parse(text).knob))
+            shown += [sweep_grid(found, swept, at) for at in dict.fromkeys(c.temperature for c in found)]
         return [*shown, *cost_grids(costs.from_dict(header["costs"]))]
     return shown + [
         detail_grid(found, dataset, temperature)

@@ -144,14 +144,13 @@ def beliefs(logits: Tensor) -> list[dict[int, float]]:
     too high, where a sum over the vocabulary would take longer than all else between two passes.
     """
     width = logits.shape[-1]
-    if width % BLOCK or width <= BLOCK * BLOCKS:
-        near, ids = logits, None
-    else:
+    near = logits
+    if in_blocks := width % BLOCK == 0 and width > BLOCK * BLOCKS:
         blocks = logits.view(len(logits), -1, BLOCK)
-        held = blocks.amax(-1).topk(BLOCKS).indices[..., None]  # [N, BLOCKS, 1]
-        near = blocks.gather(1, held.expand(-1, -1, BLOCK)).flatten(1)
-        ids = (held * BLOCK + torch.arange(BLOCK, device=held.device)).flatten(1)
-    best, places = near.topk(min(BELIEFS, width))
-    tokens = places if ids is None else ids.gather(1, places)
+        held = blocks.amax(-1).topk(BLOCKS).indices  # [N, BLOCKS]
+        near = blocks.gather(1, held[..., None].expand(-1, -1, BLOCK)).flatten(1)
+    best, tokens = near.topk(min(BELIEFS, width))
+    if in_blocks:
+        tokens = held.gather(1, tokens // BLOCK) * BLOCK + tokens % BLOCK
     chances = (best.float() - near.float().logsumexp(-1, keepdim=True)).exp()
     return [dict(zip(*row, strict=True)) for row in zip(tokens.tolist(), chances.tolist(), strict=True)]

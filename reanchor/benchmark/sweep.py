@@ -1,8 +1,10 @@
-"""One knob over several values: ReAnchor at each, and ddtree beside it where the knob is the node budget."""
+"""One knob over several values: ReAnchor at each, or the methods asked for; ddtree beside it where the knob is the node
+budget. Methods without the knob run once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -14,23 +16,23 @@ from reanchor.config import DecodeConfig
 from reanchor.drafters.base import Drafter
 
 UNLIMITED = "none"
+ONCE = ("hf", "plain", "dflash")  # no tree, so nothing to sweep over
 
 
 @dataclass(frozen=True)
 class Sweep:
     knob: str
     values: tuple[Any, ...]
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        return ("reanchor", "ddtree") if self.knob == "max_nodes" else ("reanchor",)
+    methods: tuple[str, ...]
 
     def name(self, method: str, value: Any) -> str:
         return f"{method} {self.knob}={UNLIMITED if value is None else value}"
 
 
-def parse(text: str) -> Sweep:
-    """From `max_nodes=8,16,none`. ValueError for a knob or value that isn't one."""
+def parse(text: str, methods: Sequence[str] = ()) -> Sweep:
+    """From `max_nodes=8,16,none`. methods: those of the run, if it names any. ValueError for a knob or value that isn't
+    one.
+    """
     knob, _, listed = text.partition("=")
     knob = knob.strip().replace("-", "_")
     known = [each.name for each in fields(DecodeConfig) if each.name != "method"]
@@ -40,7 +42,9 @@ def parse(text: str) -> Sweep:
     values = tuple(value_of(hint, part.strip(), text) for part in listed.split(","))
     for value in values:
         replace(DecodeConfig(), **{knob: value})
-    return Sweep(knob, tuple(dict.fromkeys(values)))
+    usual = ("reanchor", "ddtree") if knob == "max_nodes" else ("reanchor",)
+    swept = tuple(method for method in methods if method not in ONCE) or usual
+    return Sweep(knob, tuple(dict.fromkeys(values)), swept)
 
 
 def value_of(hint: Any, text: str, whole: str) -> Any:
@@ -56,17 +60,28 @@ def value_of(hint: Any, text: str, whole: str) -> Any:
 
 
 def contestants_of(
-    sweeps: Sequence[Sweep], model: PreTrainedModel, drafter: Drafter, base: DecodeConfig
+    sweeps: Sequence[Sweep],
+    model: PreTrainedModel,
+    drafter: Drafter,
+    base: DecodeConfig,
+    settings: Mapping[str, Mapping[str, Any]],
+    once: Sequence[str] = ONCE,
 ) -> list[Contestant]:
-    """Both ways of plain decoding, DFlash, and every value of every knob, the others as in `base`."""
-    made: list[Contestant] = [
-        HuggingFace("hf", model),
-        Engine("plain", model, None, replace(base, method="plain")),
-        Engine("dflash", model, drafter, replace(base, method="dflash")),
-    ]
+    """The methods that run once, and every value of every knob, the others as in `base`. settings: of a method."""
+    made: list[Contestant] = []
+    for method in ONCE:
+        if method == "hf" and method in once:
+            made.append(HuggingFace("hf", model))
+        elif method in once:
+            made.append(Engine(method, model, drafter, replace(base, **settings[method])))
     for sweep in sweeps:
         for value in sweep.values:
             for method in sweep.methods:
-                config = replace(base, **{"method": method, sweep.knob: value})
+                config = replace(base, **{**settings[method], sweep.knob: value})
                 made.append(Engine(sweep.name(method, value), model, drafter, config))
     return made
+
+
+def methods_in(names: Sequence[str], knob: str) -> list[str]:
+    """The methods that a run of contestants with these names swept over a knob."""
+    return list(dict.fromkeys(name.partition(" ")[0] for name in names if f" {knob}=" in name))

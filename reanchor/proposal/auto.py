@@ -112,18 +112,24 @@ class Auto:
         """After a round: earn the shares, remember the target's candidates at every node. beliefs() is [N]; kept:
         the nodes whose states are retained.
         """
-        believed = beliefs()
-        for node, token in zip(verdict.path, verdict.tokens, strict=True):
-            self.prices.learn(self.claims(tree, node), tree.depths[node], token)
-        for node in [*range(len(tree)), *verdict.path]:  # what was accepted has the last word on its context
-            self.recall.learn(self.path(tree, node), believed[node])
-        self.states = [believed[node] for node in kept]
+        self.states = []
+        if self.current.why != "rest":  # a rest is to be as cheap as plain decoding; the text remembers
+            self._learn_prices(tree, verdict, beliefs(), kept)
         self.text.extend(verdict.tokens)
         if self.planner is not None and tree.values:
             shifted = sum(tree.origins[node] > 0 for node in verdict.path)
             promised, self.committed = sum(tree.values), len(verdict.tokens)
             self.planner.learn(self.current, self.known, self.drafted, promised, self.committed, shifted)
             self.planner.costs.close(self.current.blocks, len(tree))
+
+    def _learn_prices(
+        self, tree: Tree, verdict: Verdict, believed: Sequence[Chances], kept: Sequence[int]
+    ) -> None:
+        for node, token in zip(verdict.path, verdict.tokens, strict=True):
+            self.prices.learn(self.claims(tree, node), tree.depths[node], token)
+        for node in [*range(len(tree)), *verdict.path]:  # what was accepted has the last word on its context
+            self.recall.learn(self.path(tree, node), believed[node])
+        self.states = [believed[node] for node in kept]
 
 
 def drafted(draft: Draft) -> list[Source]:

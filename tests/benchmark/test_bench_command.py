@@ -151,6 +151,19 @@ def test_a_sweep_shows_budgets_and_costs(bench):
     assert bench("--report", "s.jsonl").stdout == shown.stdout
 
 
+def test_a_sweep_takes_methods_and_peers(bench):
+    """The table of methods at equal node counts and with a free budget: one run, one row a method and count."""
+    asked = [part for method in ("plain", "dflash", "ddtree", "auto") for part in ("--method", method)]
+    run = ("--prompts", "own.jsonl", "--limit", "1", "--sweep", "max_nodes=4,none", *asked)
+    shown = bench(*run, "--peer", "prompt-lookup", "--output", "m.jsonl")
+    assert shown.exit_code == 0, shown.output
+    header = json.loads(Path("m.jsonl").read_text().splitlines()[0])
+    swept = [f"{method} max_nodes={nodes}" for nodes in (4, "none") for method in ("ddtree", "auto")]
+    assert header["methods"] == ["plain", "dflash", *swept, "prompt-lookup"]
+    assert "auto τ" in shown.stdout and "reanchor" not in shown.stdout
+    assert bench("--report", "m.jsonl").stdout == shown.stdout
+
+
 def test_pictures_are_drawn(bench):
     pytest.importorskip("matplotlib")
     done = bench("--prompts", "own.jsonl", "--plots", "pictures")
@@ -231,7 +244,7 @@ def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
         (("--prompts", "own.jsonl", "--sweep", "max_nodes=few"), "'few' is no whole number"),
         (("--prompts", "own.jsonl", "--sweep", "attach=there"), "attach must be one of"),
         (("--prompts", "own.jsonl", "--sweep", "max_nodes=4", "--ablation", "attach"), "runs of their own"),
-        (("--prompts", "own.jsonl", "--ablation", "attach", "--method", "hf"), "choose their methods"),
+        (("--prompts", "own.jsonl", "--ablation", "attach", "--method", "hf"), "choose their methods; drop"),
         (("--prompts", "own.jsonl", "--method", "hf", "--method", "carryover"), "not trained to read"),
         (("--report",), "name one"),
         (("--report", "own.jsonl"), "no results file of this version"),
