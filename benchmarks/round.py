@@ -5,7 +5,8 @@ roofline   measured copy bandwidth and matmul rate; a pass's floor is the larger
 passes     one trie of each width by either stack: operator calls (kernels on CUDA), milliseconds, times the floor
 drafts     one batched draft of each number of blocks
 rounds     plain, DFlash and ReAnchor by either stack, and HF generate: milliseconds a round and a token, the share
-           of a round outside the target's pass and the drafter
+           of a round outside the target's pass and the drafter; and by whole rounds of fixed shapes (--graphs), which
+           are captured on CUDA and run as they are here, padding included; they accept what the target does
 
 The two stacks take turns, so that a drifting machine drifts for both; ratios are medians over such pairs. Outputs
 are compared before anything is timed. With `--shape qwen3-4b` or `qwen3-8b` the weights are random and every round
@@ -46,6 +47,7 @@ from reanchor.stack.target import LeanTarget
 from reanchor.target import Target
 
 STACKS = ("hf", "lean")
+WHOLE = "whole"
 METHODS = ("plain", "dflash", "reanchor")
 QWEN3 = {"vocab_size": 151936, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
 SHAPES: dict[str, Callable[[], Any]] = {
@@ -246,18 +248,19 @@ class Player:
 
     def __init__(self, bench: Bench, method: Any, stack: Any) -> None:
         self.bench, self.inside = bench, 0.0
-        self.decoder = SpeculativeDecoder(
-            bench.model, bench.drafter, DecodeConfig(method=method, stack=stack)
-        )
+        whole = stack == WHOLE
+        config = DecodeConfig(method=method, stack="lean" if whole else stack, graphs=whole)
+        self.decoder = SpeculativeDecoder(bench.model, bench.drafter, config)
+        self.given = None if whole else bench.accepted
         self.choice: Given | None = None
         self.verify = self.decoder.target.verify
 
     def decode(self, new: int) -> dict[str, float]:
         """Figures of one decode behind its prefill."""
         prompt, seconds, rounds, tokens = self.bench.prompt, 0.0, 0, 0
-        if self.bench.accepted is not None:
+        if self.given is not None:
             self.choice = Given(prompt, new)
-            self.choice.drafts = self.bench.accepted if self.decoder.config.method != "plain" else 0
+            self.choice.drafts = self.given if self.decoder.config.method != "plain" else 0
         with self.watched():
             steps = self.decoder.decode(prompt, SamplingConfig(max_new_tokens=new), choice=self.choice)
             next(steps)
@@ -312,7 +315,9 @@ def generate_ms(bench: Bench, new: int) -> float:
 
 
 def rounds(bench: Bench, new: int) -> Iterator[dict[str, Any]]:
-    players = {(method, stack): Player(bench, method, stack) for method in METHODS for stack in STACKS}
+    players = {
+        (method, stack): Player(bench, method, stack) for method in METHODS for stack in (*STACKS, WHOLE)
+    }
     taken: dict[Any, list[dict[str, float]]] = {key: [] for key in players}
     generate: list[float] = []
     for repeat in range(-1, bench.repeats):  # the first is a warm-up
@@ -328,9 +333,11 @@ def rounds(bench: Bench, new: int) -> Iterator[dict[str, Any]]:
         per_token = [each["ms_per_token"] for each in taken[method, "lean"]]
         row: dict[str, Any] = {"method": method, **paired(hf, lean)}
         row["lean_over_generate"] = paired(generate, per_token)
-        for stack in STACKS:
+        for stack in (*STACKS, WHOLE):
             figures = taken[method, stack]
             row[stack] = {name: statistics.median(each[name] for each in figures) for name in figures[0]}
+        del row[WHOLE]["outside"]  # nothing of such a round can be told apart
+        row["regions"] = players[method, WHOLE].decoder.stack_report()["graphs"]
         yield row
 
 
@@ -410,10 +417,18 @@ def show(figures: Figures) -> None:
         table.add_row(str(row["blocks"]), f"{row['ms']:.2f}", str(row["operators"]))
     console.print(table)
     table = Table(
-        "method", "τ", "hf ms/round", "lean ms/round", "hf/lean", "lean ms/token", "generate/lean", "outside"
+        "method",
+        "τ",
+        "hf ms/round",
+        "lean ms/round",
+        "hf/lean",
+        "lean ms/token",
+        "generate/lean",
+        "outside",
+        "whole ms/round",
     )
     generate, *methods = figures.rounds
-    table.add_row("HF generate", "", "", "", "", f"{generate['ms_per_token']:.2f}", "", "")
+    table.add_row("HF generate", "", "", "", "", f"{generate['ms_per_token']:.2f}", "", "", "")
     for row in methods:
         hf, lean = row["hf"], row["lean"]
         times = (
@@ -423,7 +438,10 @@ def show(figures: Figures) -> None:
             f"{lean['ms_per_token']:.2f}",
         )
         share = f"{lean['outside']:.1%}"
-        table.add_row(row["method"], f"{lean['tau']:.2f}", *times, spread(row["lean_over_generate"]), share)
+        whole = f"{row[WHOLE]['ms_per_round']:.2f}"
+        table.add_row(
+            row["method"], f"{lean['tau']:.2f}", *times, spread(row["lean_over_generate"]), share, whole
+        )
     console.print(table)
 
 

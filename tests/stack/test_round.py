@@ -49,4 +49,5 @@ def test_the_benchmark_of_a_round(tmp_path):
     for method in ("dflash", "reanchor"):  # five drafts accepted and a bonus, whichever stack
         assert methods[method]["hf"]["tau"] == methods[method]["lean"]["tau"] == 6
         assert 0 < methods[method]["lean"]["outside"] < 1
+        assert methods[method]["whole"]["ms_per_round"] > 0 and methods[method]["regions"]["whole_rounds"] > 0
     assert "hf/lean" in done.stdout and "generate/lean" in done.stdout
