@@ -11,12 +11,10 @@ from collections.abc import Sequence
 
 from reanchor.core import Plan
 from reanchor.proposal.costs import Costs
-from reanchor.proposal.experience import SOON
+from reanchor.proposal.experience import PRIOR_WEIGHT, SOON
 
-RATE, EARLY = (
-    0.15,
-    3.0,
-)  # weight of the newest round within a decode; the first rounds weigh 1 / (EARLY + rounds)
+RATE = 0.15  # weight of the newest round within a decode
+EARLY = 3.0  # rounds that what is known beforehand is worth: the first rounds weigh 1 / (EARLY + rounds)
 SLOW = 0.03  # weight of the newest round in what later decodes begin with
 LATE = 256  # rounds until a draft that failed again and again is tried again
 NAP, LONGEST_NAP = 2, 8  # rounds of the first rest; each that follows at once is twice as long
@@ -29,6 +27,10 @@ class Planner:
         self.costs, self.experience = costs, costs.experience
         self.worth = dict(self.experience.worth)
         self.seen = dict.fromkeys(self.worth, 0)  # rounds of this decode that drafted the kind
+        self.promised = dict.fromkeys(
+            self.experience.promised, PRIOR_WEIGHT
+        )  # of this decode, and what came of it
+        self.came = {kind: PRIOR_WEIGHT * self.experience.trust(kind) for kind in self.promised}
         self.tokens = self.seconds = 0.0  # of late, each round fading
         self.rest, self.nap = 0, NAP  # plain rounds left before anything is weighed again; the next rest
 
@@ -67,14 +69,18 @@ class Planner:
         self._note(name)
         return Plan(name, blocks.get(name, 0), "pays")
 
+    def trust(self, kind: str) -> float:
+        """The part of what is promised beyond the bonus that comes in this decode."""
+        return self.came[kind] / self.promised[kind]
+
     def size(self, values: Sequence[float], kind: str) -> tuple[float, int]:
         """(tokens beyond what its seconds are worth, the draft's apart; nodes) of the best beginning of a trie."""
-        trust = self.experience.trust(kind)
+        trust = self.trust(kind)
         return self.costs.best_size([values[0], *(trust * value for value in values[1:])], self.pace)
 
     def floor(self, kind: str) -> float:
         """A node of less value does not pay, nor do those after it."""
-        return self.pace * self.costs.least_step() / self.experience.trust(kind)
+        return self.pace * self.costs.least_step() / max(self.trust(kind), 1e-3)
 
     def learn(
         self, plan: Plan, known: float, drafted: float, promised: float, tokens: int, shifted: int
@@ -86,6 +92,8 @@ class Planner:
         if promised > 1:
             for sums, more in ((experience.promised, promised - 1), (experience.came, tokens - 1)):
                 sums[kind] += more - SLOW * sums[kind]
+            self.promised[kind] += promised - 1
+            self.came[kind] += tokens - 1
         if plan.blocks:
             self._average("baseline", max(drafted - known, 0.0))
         if plan.blocks > 1:
