@@ -231,3 +231,17 @@ def test_on_a_cpu_a_seed_gives_every_method_the_tokens_of_plain_decoding(model, 
         return [token for step in decoder.decode(sampling.PROMPT, terms) for token in step.tokens]
 
     assert tokens(DecodeConfig(method, max_nodes=9)) == tokens(DecodeConfig("plain"))
+
+
+def test_beliefs_of_a_large_vocabulary_are_its_likeliest_tokens():
+    """Looked for in the likeliest blocks: the same tokens, their probabilities a little too high where it is unsure."""
+    logits = torch.randn(3, 128 * 100, generator=torch.Generator().manual_seed(0))
+    logits[0, 500], logits[1, 12799] = 15.0, 12.0
+    exact, tokens = logits.softmax(-1).topk(reanchor.loop.BELIEFS)
+    for row, believed in enumerate(reanchor.loop.beliefs(logits)):
+        assert list(believed) == tokens[row].tolist()
+        assert all(
+            chance >= known for chance, known in zip(believed.values(), exact[row].tolist(), strict=True)
+        )
+    sure = reanchor.loop.beliefs(logits)[0][500]
+    assert sure == pytest.approx(float(exact[0, 0]), rel=0.01)
