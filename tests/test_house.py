@@ -36,8 +36,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "verification": {"core", "sampling"},
     "target": {"core", "cache", "attention"},
     "linear": set(),
-    "stack": {"core", "config", "cache", "target", "attention", "linear"},
-    "drafters": {"linear", "core", "cache", "attention", "sampling"},
+    "rotation": set(),
+    "stack": {"core", "config", "cache", "target", "attention", "linear", "rotation"},
+    "drafters": {"linear", "rotation", "core", "cache", "attention", "sampling"},
     "graphs": {"core", "config", "cache", "target", "sampling", "drafters", "proposal", "stack"},
     "loop": {*ENGINE - {"loop"}, "graphs"},
     "costs": {"core", "target", "drafters", "proposal", "stats"},
@@ -48,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gguf": set(),
     "loading": {"target", "drafters", "attention", "gguf"},
     "benchmark": {*ENGINE, "decoder", "costs", "generator", "datasets"},
-    "training": {*ENGINE, "decoder", "datasets"},
+    "training": {*ENGINE, "rotation", "decoder", "datasets"},
 }
 LIBRARY = sorted((ROOT / "reanchor").rglob("*.py"))
 SOURCES = LIBRARY + sorted((ROOT / "cli").rglob("*.py"))

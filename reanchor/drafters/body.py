@@ -11,9 +11,10 @@ from transformers.activations import ACT2FN
 
 from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.convolution import DynamicConvolution
-from reanchor.drafters.rotary import Rotary, rotate
+from reanchor.drafters.rotary import Rotary
 from reanchor.drafters.visibility import Sight
 from reanchor.linear import Linear
+from reanchor.rotation import rotate
 
 Angles = tuple[Tensor, Tensor]  # cosines and signed sines, each [rows, 1, hd]
 # a layer's new keys and values, each [rows, kv heads, hd] -> all it attends to, each [kv heads, T, hd]
@@ -55,12 +56,12 @@ class Attention(nn.Module):
         """slots: [S, H]; context: [R, H] rows new to the keys; angles: of R + S rows -> [S, H]"""
         rows = torch.cat([context, slots])
         behind = (angles[0][len(context) :], angles[1][len(context) :])
-        queries = rotate(self.q_norm(self.split(self.q_proj(slots))), behind)
+        queries = rotate(self.q_norm(self.split(self.q_proj(slots))), *behind)
         projected = self.split(self.k_proj(rows))
         values = projected if self.v_proj is None else self.split(self.v_proj(rows))
         if self.gemma:
             values = F.rms_norm(values, values.shape[-1:], eps=self.k_norm.eps)
-        keys = rotate(self.k_norm(projected), angles)
+        keys = rotate(self.k_norm(projected), *angles)
         return self.o_proj(attend(queries, *store(keys, values), mask, self.scale))
 
     def split(self, rows: Tensor) -> Tensor:

@@ -8,14 +8,9 @@ from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from reanchor.drafters.config import DrafterConfig
+from reanchor.rotation import signed
 
 LENGTH_DEPENDENT = ("dynamic", "longrope")  # their frequencies change with the longest position seen
-
-
-def rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """heads: [rows, heads, hd]; rotary: cosines and signed sines, each [rows, 1, hd]"""
-    cos, sin = rotary
-    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
 
 
 def fits(table: Tensor, like: Tensor) -> bool:
@@ -51,6 +46,4 @@ class Rotary(nn.Module):
         return self.table[0][positions], self.table[1][positions]
 
     def angles(self, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = self.embedding(like, positions[None])  # [1, rows, hd]
-        first, second = sin[0].chunk(2, dim=-1)
-        return cos[0, :, None], torch.cat([-first, second], dim=-1)[:, None]
+        return signed(*self.embedding(like, positions[None]))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reanchor.linear import linear
+from reanchor.rotation import rotate
 from reanchor.stack.description import Description, LayerShape
 from reanchor.stack.weights import Affine, LayerWeights
 
@@ -31,7 +32,7 @@ def project(
     turned = rows[:, : shape.turned]
     if weights.head_scale is not None:
         turned = normalize_heads(turned, weights.head_scale, eps)
-    turned = torch.addcmul(turned * cosine, turned.roll(shape.head_dim // 2, -1), sine)
+    turned = rotate(turned, cosine, sine)
     values = rows[:, shape.heads : shape.turned] if shape.keys_are_values else rows[:, shape.turned :]
     if shape.value_norm:
         values = normalize_heads(values, None, eps)

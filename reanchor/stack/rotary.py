@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reanchor.rotation import signed
 from reanchor.stack.description import Undescribed
 
 Tables = dict[str, tuple[Tensor, Tensor]]  # by kind of layer: cosine, signed sine
@@ -49,9 +50,3 @@ class RotaryTables:
                 cosine, sine = (each.index_select(0, positions) for each in table)
                 taken[id(table)] = cosine, sine
         return {kind: taken[id(table)] for kind, table in tables.items()}
-
-
-def signed(cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
-    """[1, P, D] -> [P, 1, D], the sine's first half negated: half a roll then stands for HF's rotation."""
-    lower, upper = sine[0].chunk(2, -1)
-    return cosine[0][:, None].contiguous(), torch.cat([-lower, upper], -1)[:, None]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reanchor.drafters.block import BlockDrafter
-from reanchor.drafters.rotary import rotate
+from reanchor.rotation import rotate
 from reanchor.training.observation import Observed, candidates
 from reanchor.training.packed import block_states
 
@@ -179,9 +179,9 @@ def weights_of(
 ) -> Tensor:
     """softmax(q k) of one layer under a boolean mask [S * groups, T]. -> [S, heads, T]"""
     behind = (angles[0][len(context) :], angles[1][len(context) :])
-    queries = rotate(attention.q_norm(attention.split(attention.q_proj(slots))), behind)  # [S, heads, hd]
+    queries = rotate(attention.q_norm(attention.split(attention.q_proj(slots))), *behind)  # [S, heads, hd]
     rows = torch.cat([context, slots])
-    keys = rotate(attention.k_norm(attention.split(attention.k_proj(rows))), angles)  # [T, kv heads, hd]
+    keys = rotate(attention.k_norm(attention.split(attention.k_proj(rows))), *angles)  # [T, kv heads, hd]
     groups = queries.shape[1] // keys.shape[1]
     scores = torch.einsum("shd,thd->sht", queries, keys.repeat_interleave(groups, 1)) * attention.scale
     visible = mask.view(len(slots), groups, -1)[:, :1]  # a group's heads see the same
