@@ -21,6 +21,10 @@ class TrainConfig:
     anchors: int = knob(32, "Anchors sampled a response.")
     max_length: int = knob(512, "Longest sequence, prompt included; what lies beyond is cut.")
     lr: float = knob(6e-4, "Peak learning rate.")
+    carry_lr: float = knob(
+        32.0,
+        "Rate of the carryover embedding, times lr: it lives among features, which are far larger than weights.",
+    )
     warmup: float = knob(0.04, "Share of the steps in which the rate rises.")
     schedule: Schedule = knob("cosine", "How the rate goes on after warm-up.")
     clip: float = knob(1.0, "Largest gradient norm.")
@@ -39,7 +43,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("epochs", "batch", "anchors", "max_length", "lr", "clip"):
+        for name in ("epochs", "batch", "anchors", "max_length", "lr", "carry_lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         if not 0 <= self.warmup < 1:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from reanchor.config import DecodeConfig
+from reanchor.drafters.block import BlockDrafter
 from reanchor.training import checkpoints
 from reanchor.training.anchors import Order, rng_of
 from reanchor.training.config import TrainConfig
@@ -30,6 +31,16 @@ class Data:
     held_out: list[Response]
     dropped: int  # responses without room for a block
     unfinished: int  # lines cut off
+
+
+def parameter_groups(drafter: BlockDrafter, carry_lr: float) -> list[dict[str, Any]]:
+    """All that learns; the carryover embedding with steps of its own, as Adam's are the size of the rate whatever the
+    size of what they are added to.
+    """
+    learned = {name: each for name, each in drafter.named_parameters() if each.requires_grad}
+    embedding = learned.pop("carryover_embedding", None)
+    groups: list[dict[str, Any]] = [{"params": list(learned.values()), "times": 1.0}]
+    return groups if embedding is None else [*groups, {"params": [embedding], "times": carry_lr}]
 
 
 def rate(step: int, total: int, config: TrainConfig) -> float:
@@ -60,7 +71,10 @@ class Trainer:
         self.accelerator.gradient_accumulation_steps = self.config.batch // processes
         self.learned = [each for each in pupil.parameters() if each.requires_grad]
         optimiser = torch.optim.AdamW(
-            self.learned, self.config.lr, (0.9, 0.95), weight_decay=self.config.weight_decay
+            parameter_groups(pupil.drafter, self.config.carry_lr),
+            self.config.lr,
+            (0.9, 0.95),
+            weight_decay=self.config.weight_decay,
         )
         self.pupil, self.optimiser = self.accelerator.prepare(pupil, optimiser)
         self.order = Order(len(data.training), self.config.batch, self.config.seed)
@@ -100,7 +114,7 @@ class Trainer:
             "dropped": 0,
         }
         for group in self.optimiser.param_groups:
-            group["lr"] = rate(self.step, self.total, self.config)
+            group["lr"] = group["times"] * rate(self.step, self.total, self.config)
         for place in mine:
             with self.accelerator.accumulate(self.pupil):
                 self.study(self.data.training[responses[place]], place, counts)

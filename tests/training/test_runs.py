@@ -92,6 +92,20 @@ def test_what_a_run_leaves(job, tmp_path):
     assert (tmp_path / "run" / "curves.png").stat().st_size > 5000
 
 
+def test_the_carryover_embedding_takes_steps_of_its_own(job, tmp_path):
+    """Adam's first step is the rate, whatever the gradient: a rate 8 times as high goes 8 times as far."""
+    moved, weights = [], []
+    for times in (1.0, 8.0):
+        train(job(f"times{times}", batch=24, schedule="constant", warmup=0.0, carry_lr=times), MODEL, quiet)
+        (kept,) = (tmp_path / f"times{times}" / "checkpoints").glob("step-*")
+        tensors = load_file(kept / "model.safetensors")
+        moved.append(tensors.pop("carryover_embedding"))
+        weights.append(tensors)
+    assert float(moved[0].abs().max()) > 1e-4
+    torch.testing.assert_close(moved[1], 8 * moved[0])
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_a_slice_ends_resumably(job, tmp_path):
     train(job(minutes=0.0), MODEL, quiet)
     assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
