@@ -13,10 +13,15 @@ from reanchor.core import Draft
 from reanchor.proposal import Trie, draws
 from reanchor.proposal.draws import Acceptance, grow_by_draws
 from reanchor.sampling import Choice
-from tests.test_sampling import DEPTH, PROMPT, VOCAB, exact, model, p_value, processors  # noqa: F401
+from tests.chances import DEPTH, PROMPT, VOCAB, exact, p_value, processors, tiny_model
 from tests.tiny import ScriptedDrafter
 
 NODES = 10
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
 
 
 class Dealer(ScriptedDrafter):
@@ -36,7 +41,7 @@ class Dealer(ScriptedDrafter):
         return Draft((0,), [[anchor, *tokens[:, 0].tolist()]], distribution=distribution)
 
 
-def counted(model, rules, sureness=1.5, draws=1200):  # noqa: F811
+def counted(model, rules, sureness=1.5, draws=1200):
     """Counts of the first DEPTH tokens, and how often a second or later sibling was accepted."""
     torch.manual_seed(1)
     counts, later = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64), 0
@@ -52,24 +57,8 @@ def counted(model, rules, sureness=1.5, draws=1200):  # noqa: F811
     return counts, later
 
 
-@pytest.fixture(autouse=True)
-def rules(monkeypatch):
-    """Besides those of the tests of sampling: the k likeliest."""
-    from transformers import LogitsProcessorList
-    from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper
-
-    known = processors
-
-    def more(name):
-        if name != "t1.3-top-k":
-            return known(name)
-        return LogitsProcessorList([TemperatureLogitsWarper(1.3), TopKLogitsWarper(3)])
-
-    monkeypatch.setitem(globals(), "processors", more)
-
-
 @pytest.mark.parametrize("rules_of, sureness", [("t1", 1.5), ("t0.7-top-p", 0.8), ("t1.3-top-k", 1.5)])
-def test_the_distribution_is_the_targets(model, rules_of, sureness):  # noqa: F811
+def test_the_distribution_is_the_targets(model, rules_of, sureness):
     counts, later = counted(model, rules_of, sureness)
     assert later > 100, "hardly any sibling but the first was accepted, so nothing was tried"
     assert p_value(counts, exact(model, processors(rules_of))) > 1e-3
@@ -117,7 +106,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_rule_fails_the_same_test(model, monkeypatch, broken):  # noqa: F811
+def test_a_broken_rule_fails_the_same_test(model, monkeypatch, broken):
     monkeypatch.setattr(*BROKEN[broken])
     assert p_value(counted(model, "t1")[0], exact(model, processors("t1"))) < 1e-5
 
@@ -147,7 +136,7 @@ def test_acceptance_is_learnt_by_certainty_and_rank():
     assert acceptance.of(0.4, 0) == draws.PRIOR[2][0]
 
 
-def test_a_seed_repeats_and_decodes_differ(model):  # noqa: F811
+def test_a_seed_repeats_and_decodes_differ(model):
     decoder = SpeculativeDecoder(model, Dealer(), DecodeConfig("ddtree", stochastic="rejection", max_nodes=6))
 
     def trees(seed):
