@@ -132,19 +132,19 @@ def contestants_of(pair: Pair, terms: Terms, study: Study) -> list[Contestant]:
     methods = terms.methods or usual(pair.drafter)
     if not any(method in PLAIN for method in methods):
         raise ValueError("nothing to compare with: --method hf or --method plain must be among the methods")
-    made: list[Contestant] = []
     if study.sweeps and pair.drafter:
         made = sweep.contestants_of(
             study.sweeps, pair.target, pair.drafter, terms.decode, SETTINGS, terms.methods or sweep.ONCE
         )
-        methods = ()
-    for method in methods:
-        if method == "hf":
-            made.append(HuggingFace("hf", pair.target))
-        else:
-            config = replace(terms.decode, **SETTINGS[method])
-            made.append(Engine(method, pair.target, pair.drafter, config))
+    else:
+        made = [contestant(method, pair, terms.decode) for method in methods]
     return made + [peer(name, pair.target, drafter_folder(pair)) for name in terms.peers]
+
+
+def contestant(method: str, pair: Pair, decode: DecodeConfig) -> Contestant:
+    if method == "hf":
+        return HuggingFace("hf", pair.target)
+    return Engine(method, pair.target, pair.drafter, replace(decode, **SETTINGS[method]))
 
 
 def usual(drafter: Any) -> tuple[str, ...]:
