@@ -24,13 +24,6 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(rows, weight, bias)
 
 
-class Linear(nn.Linear):
-    """`nn.Linear` by `linear`."""
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return linear(rows, self.weight, self.bias)
-
-
 def apply(module: nn.Module, rows: Tensor) -> Tensor:
     """`module(rows)`; by `linear` where the module is a linear layer and nothing else listens."""
     heard = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)

@@ -37,8 +37,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "target": {"core", "cache", "attention"},
     "linear": set(),
     "rotation": set(),
-    "stack": {"core", "config", "cache", "target", "attention", "linear", "rotation"},
-    "drafters": {"linear", "rotation", "core", "cache", "attention", "sampling"},
+    "layer": {"linear", "rotation"},
+    "stack": {"core", "config", "cache", "target", "attention", "layer", "linear", "rotation"},
+    "drafters": {"layer", "linear", "rotation", "core", "cache", "attention", "sampling"},
     "graphs": {"core", "config", "cache", "target", "sampling", "drafters", "proposal", "stack"},
     "loop": {*ENGINE - {"loop"}, "graphs"},
     "costs": {"core", "target", "drafters", "proposal", "stats"},
@@ -49,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gguf": set(),
     "loading": {"target", "drafters", "attention", "gguf"},
     "benchmark": {*ENGINE, "decoder", "costs", "generator", "datasets"},
-    "training": {*ENGINE, "rotation", "decoder", "datasets"},
+    "training": {*ENGINE, "decoder", "datasets"},
 }
 LIBRARY = sorted((ROOT / "reanchor").rglob("*.py"))
 SOURCES = LIBRARY + sorted((ROOT / "cli").rglob("*.py"))

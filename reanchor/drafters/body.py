@@ -3,98 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
 from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.convolution import DynamicConvolution
 from reanchor.drafters.rotary import Rotary
-from reanchor.drafters.visibility import Sight
-from reanchor.linear import Linear
-from reanchor.rotation import rotate
+from reanchor.layer import Affine, LayerShape, LayerWeights, normalize, perceptron, project, transform
+from reanchor.linear import linear
 
 Angles = tuple[Tensor, Tensor]  # cosines and signed sines, each [rows, 1, hd]
 # a layer's new keys and values, each [rows, kv heads, hd] -> all it attends to, each [kv heads, T, hd]
 Store = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# what a layer reads with one product -> its parts' names in checkpoints, in order
+PARTS = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+    "q_norm": ("self_attn.q_norm",),
+    "k_norm": ("self_attn.k_norm",),
+}
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Sight, scale: float) -> Tensor:
-    """Grouped-query attention: by the attention room where rows come from a cache, differentiable under a mask.
+class Sees(Protocol):
+    """What a layer's slots see, and what attends by it."""
 
-    A group's heads are folded into query rows so that keys are never repeated.
-    queries: [S, heads, hd]; keys, values: [kv heads, T, hd]; mask: [S * groups, T] -> [S, heads * hd]
-    """
-    if isinstance(mask, Sight):
-        return mask.attend(queries, keys, values, scale).flatten(1)
-    slots, heads, size = queries.shape
-    folded = queries.view(slots, len(keys), -1, size).transpose(0, 1).reshape(1, len(keys), -1, size)
-    out = F.scaled_dot_product_attention(folded, keys[None], values[None], mask, scale=scale)
-    return out.view(len(keys), slots, -1, size).transpose(0, 1).reshape(slots, heads * size)
-
-
-class Attention(nn.Module):
-    """Queries come from the slots alone; keys and values from context rows and slots."""
-
-    def __init__(self, config: DrafterConfig) -> None:
-        super().__init__()
-        self.head_dim, self.gemma = config.head_dim, config.gemma
-        self.scale = 1.0 if config.gemma else config.head_dim**-0.5
-        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.q_proj = Linear(config.hidden_size, queries, bias=config.bias)
-        self.k_proj = Linear(config.hidden_size, keys, bias=config.bias)
-        self.v_proj = None if config.shared_kv else Linear(config.hidden_size, keys, bias=config.bias)
-        self.o_proj = Linear(queries, config.hidden_size, bias=config.bias)
-        self.q_norm = nn.RMSNorm(config.head_dim, eps=config.eps)
-        self.k_norm = nn.RMSNorm(config.head_dim, eps=config.eps)
-
-    def forward(
-        self, slots: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | Sight
-    ) -> Tensor:
-        """slots: [S, H]; context: [R, H] rows new to the keys; angles: of R + S rows -> [S, H]"""
-        rows = torch.cat([context, slots])
-        behind = (angles[0][len(context) :], angles[1][len(context) :])
-        queries = rotate(self.q_norm(self.split(self.q_proj(slots))), *behind)
-        projected = self.split(self.k_proj(rows))
-        values = projected if self.v_proj is None else self.split(self.v_proj(rows))
-        if self.gemma:
-            values = F.rms_norm(values, values.shape[-1:], eps=self.k_norm.eps)
-        keys = rotate(self.k_norm(projected), *angles)
-        return self.o_proj(attend(queries, *store(keys, values), mask, self.scale))
-
-    def split(self, rows: Tensor) -> Tensor:
-        return rows.view(len(rows), -1, self.head_dim)  # [rows, heads, hd]
-
-
-class Perceptron(nn.Module):
-    def __init__(self, config: DrafterConfig) -> None:
-        super().__init__()
-        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.activation = ACT2FN[config.activation]
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(hidden)) * self.up_proj(hidden))
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """queries: [S, heads, hd]; keys, values: [kv heads, T, hd] -> [S, heads, hd]"""
 
 
 class Layer(nn.Module):
-    """Qwen3's layer. Context rows give keys and values only, and enter without the input norm."""
+    """Qwen3's layer. Context rows give keys and values only, and enter without the input norm.
+
+    Its matrices are fused here and apart, under their own names, in state dicts.
+    """
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.eps)
-        self.self_attn = Attention(config)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.eps)
-        self.mlp = Perceptron(config)
+        hidden, size, inner = config.hidden_size, config.head_dim, config.intermediate_size
+        queries, keys = config.heads * size, config.kv_heads * size
+        self.sizes = {
+            "qkv": (queries, keys) if config.shared_kv else (queries, keys, keys),
+            "out": (hidden,),
+            "gate_up": (inner, inner),
+            "down": (hidden,),
+            "q_norm": (size,),
+            "k_norm": (size,),
+        }
+        self.shape = LayerShape(
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=size,
+            scale=1.0 if config.gemma else size**-0.5,
+            eps=config.eps,
+            activation=config.activation,
+            value_norm=config.gemma,
+            keys_are_values=config.shared_kv,
+        )
+        self.input_layernorm = nn.RMSNorm(hidden, eps=config.eps)
+        self.qkv = nn.Linear(hidden, sum(self.sizes["qkv"]), bias=config.bias)
+        self.q_norm, self.k_norm = nn.RMSNorm(size, eps=config.eps), nn.RMSNorm(size, eps=config.eps)
+        self.out = nn.Linear(queries, hidden, bias=config.bias)
+        self.post_attention_layernorm = nn.RMSNorm(hidden, eps=config.eps)
+        self.gate_up = nn.Linear(hidden, 2 * inner, bias=False)
+        self.down = nn.Linear(inner, hidden, bias=False)
+        self.register_state_dict_post_hook(split)
+        self.register_load_state_dict_pre_hook(join)
 
-    def forward(
-        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | Sight
+    def weights(self) -> LayerWeights:
+        """Its parameters as the layer function takes them."""
+        return LayerWeights(
+            qkv=affine(self.qkv),
+            out=affine(self.out),
+            gate_up=affine(self.gate_up),
+            down=affine(self.down),
+            attention_norm=self.input_layernorm.weight,
+            mlp_norm=self.post_attention_layernorm.weight,
+            head_scale=torch.cat(
+                [
+                    self.q_norm.weight.expand(self.shape.heads, -1),
+                    self.k_norm.weight.expand(self.shape.kv_heads, -1),
+                ]
+            ),
+        )
+
+    def forward(self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, sees: Sees) -> Tensor:
+        """hidden: [S, H]; context: [R, H] rows new to the keys; angles: of R + S rows -> [S, H]"""
+        weights = self.weights()
+        slots = normalize(hidden, weights.attention_norm, self.shape.eps)
+        attended = self.attend(slots, context, angles, store, sees, weights)
+        return transform(hidden, attended, weights, self.shape)
+
+    def attend(
+        self,
+        slots: Tensor,
+        context: Tensor,
+        angles: Angles,
+        store: Store,
+        sees: Sees,
+        weights: LayerWeights,
     ) -> Tensor:
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), context, angles, store, mask)
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+        """One product makes queries of context rows, too, which nobody reads: they are few, or a prompt's, once.
+
+        -> [S, heads, hd]
+        """
+        queries, keys, values = project(torch.cat([context, slots]), weights, self.shape, *angles)
+        return sees.attend(queries[len(context) :], *store(keys, values), self.shape.scale)
 
 
 class ConvolvedLayer(Layer):
@@ -106,14 +124,13 @@ class ConvolvedLayer(Layer):
         self.attention_conv = DynamicConvolution(config.convolution, config.hidden_size, config.block_size)
         self.mlp_conv = DynamicConvolution(config.convolution, config.hidden_size, config.block_size)
 
-    def forward(
-        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | Sight
-    ) -> Tensor:
-        slots, kernels = self.attention_conv.enter(self.input_layernorm(hidden))
-        out = self.self_attn(slots, context, angles, store, mask)
-        hidden = hidden + self.attention_conv.leave(out, kernels)
-        slots, kernels = self.mlp_conv.enter(self.post_attention_layernorm(hidden))
-        return hidden + self.mlp_conv.leave(self.mlp(slots), kernels)
+    def forward(self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, sees: Sees) -> Tensor:
+        weights = self.weights()
+        slots, kernels = self.attention_conv.enter(normalize(hidden, weights.attention_norm, self.shape.eps))
+        attended = self.attend(slots, context, angles, store, sees, weights)
+        hidden = hidden + self.attention_conv.leave(linear(attended.flatten(1), *weights.out), kernels)
+        slots, kernels = self.mlp_conv.enter(normalize(hidden, weights.mlp_norm, self.shape.eps))
+        return hidden + self.mlp_conv.leave(perceptron(slots, weights, self.shape), kernels)
 
 
 class GemmaLayer(Layer):
@@ -125,13 +142,38 @@ class GemmaLayer(Layer):
         self.post_feedforward_layernorm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         self.layer_scalar = nn.Buffer(torch.ones(1))
 
-    def forward(
-        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, mask: Tensor | Sight
-    ) -> Tensor:
-        out = self.self_attn(self.input_layernorm(hidden), context, angles, store, mask)
-        hidden = hidden + self.post_attention_layernorm(out)
-        out = self.mlp(self.pre_feedforward_layernorm(hidden))
-        return (hidden + self.post_feedforward_layernorm(out)) * self.layer_scalar
+    def weights(self) -> LayerWeights:
+        return replace(
+            super().weights(),
+            attention_out_norm=self.post_attention_layernorm.weight,
+            mlp_norm=self.pre_feedforward_layernorm.weight,
+            mlp_out_norm=self.post_feedforward_layernorm.weight,
+            factor=self.layer_scalar,
+        )
+
+
+def affine(module: nn.Linear) -> Affine:
+    return Affine(module.weight, module.bias)
+
+
+def split(layer: Layer, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    """In a layer's state dict, put the parts of each fused matrix under their own names, as views."""
+    for fused, names in PARTS.items():
+        for kind in ("weight", "bias"):
+            whole = state.pop(f"{prefix}{fused}.{kind}", None)
+            if whole is not None:
+                for name, part in zip(names, whole.split(layer.sizes[fused]), strict=False):
+                    state[f"{prefix}{name}.{kind}"] = part
+
+
+def join(layer: Layer, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
+    """The other way, before loading; what lacks a part is left for the loader to complain about."""
+    for fused, names in PARTS.items():
+        for kind in ("weight", "bias"):
+            parts = [f"{prefix}{name}.{kind}" for name in names[: len(layer.sizes[fused])]]
+            if all(part in state for part in parts):
+                found = [state.pop(part) for part in parts]
+                state[f"{prefix}{fused}.{kind}"] = torch.cat(found) if len(found) > 1 else found[0]
 
 
 def make_layer(config: DrafterConfig) -> Layer:
@@ -144,7 +186,7 @@ class Body(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         width = len(config.tap_layers) * config.target_hidden_size  # Dc
-        self.fc = Linear(width, config.hidden_size, bias=False)
+        self.fc = nn.Linear(width, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         self.layers = nn.ModuleList(make_layer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
@@ -152,7 +194,7 @@ class Body(nn.Module):
 
     def project(self, features: Tensor) -> Tensor:
         """Target features as every layer's context reads them. [R, Dc] -> [R, H]"""
-        return self.hidden_norm(self.fc(features))
+        return normalize(linear(features, self.fc.weight), self.hidden_norm.weight, self.hidden_norm.eps)
 
     def forward(
         self,
@@ -160,9 +202,9 @@ class Body(nn.Module):
         context: Tensor,
         angles: Angles,
         stores: Sequence[Store],
-        masks: Sequence[Tensor | Sight],
+        sights: Sequence[Sees],
     ) -> Tensor:
-        """Embedded slots [S, H] to final states [S, H]; a store and a mask for each layer."""
-        for layer, store, mask in zip(self.layers, stores, masks, strict=True):
-            hidden = layer(hidden, context, angles, store, mask)
-        return self.norm(hidden)
+        """Embedded slots [S, H] to final states [S, H]; a store and a sight for each layer."""
+        for layer, store, sees in zip(self.layers, stores, sights, strict=True):
+            hidden = layer(hidden, context, angles, store, sees)
+        return normalize(hidden, self.norm.weight, self.norm.eps)

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from reanchor.attention.huggingface import foreign_attention, ignores_soft_cap
+from reanchor.layer import LayerShape
 
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh", "gelu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -66,32 +67,11 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class LayerShape:
-    """One layer's attention."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    scale: float
-    window: int | None
-    softcap: float | None
-    kind: str  # of rotary table and of mask
-    value_norm: bool = False
-    keys_are_values: bool = False  # values are the projected keys, before norm and rotation
-
-    @property
-    def turned(self) -> int:
-        """Heads with a position: queries and keys."""
-        return self.heads + self.kv_heads
-
-
-@dataclass(frozen=True)
 class Description:
     family: Family
     layers: tuple[LayerShape, ...]
     hidden: int
-    eps: float
-    activation: str
+    eps: float  # of the last norm
     softcap: float | None  # of the logits
 
 
@@ -119,12 +99,13 @@ def describe(model: PreTrainedModel) -> Description:
         )
     if getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision"):
         raise Undescribed("its attention is bidirectional")
-    shapes = tuple(layer_shape(layer.self_attn, config, family) for layer in model.get_decoder().layers)
+    layers = model.get_decoder().layers
+    shapes = tuple(layer_shape(layer.self_attn, config, family, activation) for layer in layers)
     cap = getattr(config, "final_logit_softcapping", None)
-    return Description(family, shapes, config.hidden_size, config.rms_norm_eps, activation, cap)
+    return Description(family, shapes, config.hidden_size, config.rms_norm_eps, cap)
 
 
-def layer_shape(attention: Any, config: Any, family: Family) -> LayerShape:
+def layer_shape(attention: Any, config: Any, family: Family, activation: str) -> LayerShape:
     size = attention.head_dim
     types = getattr(config, "layer_types", None) or ()
     window = config.sliding_window if family.window_everywhere else getattr(attention, "sliding_window", None)
@@ -133,6 +114,8 @@ def layer_shape(attention: Any, config: Any, family: Family) -> LayerShape:
         kv_heads=attention.k_proj.out_features // size,
         head_dim=size,
         scale=attention.scaling,
+        eps=config.rms_norm_eps,
+        activation=activation,
         window=window,
         softcap=attention.attn_logit_softcapping if family.softcap else None,
         kind=types[attention.layer_idx] if types else "full_attention",

@@ -17,8 +17,9 @@ from reanchor.attention.problem import Problem, Visibility
 from reanchor.attention.table import Attention
 from reanchor.cache import TreeCache
 from reanchor.core import Tree
-from reanchor.stack.description import LayerShape, describe
-from reanchor.stack.layer import project, score, transform
+from reanchor.layer import LayerShape, normalize, project, transform
+from reanchor.linear import linear
+from reanchor.stack.description import describe
 from reanchor.stack.regions import Regions
 from reanchor.stack.rotary import RotaryTables, Tables
 from reanchor.stack.weights import Weights
@@ -100,9 +101,10 @@ class LeanTarget(Target):
         hidden = self.weights.embed(tokens)
         taps = {-1: hidden}
         for index, (shape, weights) in enumerate(zip(self.stack.layers, self.weights.layers, strict=True)):
-            queries, keys, values = project(hidden, weights, shape, self.stack.eps, *turns[shape.kind])
+            rows = normalize(hidden, weights.attention_norm, shape.eps)
+            queries, keys, values = project(rows, weights, shape, *turns[shape.kind])
             attended = attend(shape, queries, *store(index, keys, values))
-            hidden = transform(hidden, attended, weights, self.stack)
+            hidden = transform(hidden, attended, weights, shape)
             if index in self.tap_layers:
                 taps[index] = hidden
         features = [taps[layer] for layer in self.tap_layers]
@@ -137,8 +139,10 @@ class LeanTarget(Target):
         return attend
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[N, V]"""
-        return score(hidden, self.stack, self.weights.norm, self.weights.head)
+        """[N, V] of last states [N, H]."""
+        logits = linear(normalize(hidden, self.weights.norm, self.stack.eps), *self.weights.head)
+        cap = self.stack.softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def stack_report(self) -> dict[str, Any]:
         report = super().stack_report()

@@ -8,36 +8,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from reanchor.stack.description import Description, LayerShape
+from reanchor.layer import Affine, LayerShape, LayerWeights
+from reanchor.stack.description import Description
 from reanchor.stack.pages import Range, clean_files, give_back
-
-
-class Affine(NamedTuple):
-    weight: Tensor  # [out, in]
-    bias: Tensor | None = None  # [out]
-
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """A norm's weight has the model's dtype, or float32 where the family multiplies before it rounds."""
-
-    qkv: Affine  # queries, keys, values
-    out: Affine
-    gate_up: Affine
-    down: Affine
-    attention_norm: Tensor  # [H]
-    mlp_norm: Tensor  # [H]
-    attention_out_norm: Tensor | None = None  # [H]
-    mlp_out_norm: Tensor | None = None  # [H]
-    head_scale: Tensor | None = None  # [heads + kv heads, head_dim], the norms of queries and keys
-    factor: Tensor | None = None  # [1], of the layer's output
 
 
 class Weights:

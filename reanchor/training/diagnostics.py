@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reanchor.drafters.block import BlockDrafter
-from reanchor.rotation import rotate
 from reanchor.training.observation import Observed, candidates
 from reanchor.training.packed import block_states
 
@@ -157,32 +156,5 @@ def attention(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
 def attended(drafter: BlockDrafter, seen: Observed) -> list[Tensor]:
     """Attention weights of every layer in one packed pass, [S, heads, T] each."""
     found: list[Tensor] = []
-
-    def keep(module: nn.Module, given: tuple[Any, ...]) -> None:
-        slots, context, angles, _, mask = given
-        found.append(weights_of(module, slots, context, angles, mask))
-
-    modules = [
-        drafter.body.get_submodule(f"layers.{layer}.self_attn") for layer in range(drafter.config.layers)
-    ]
-    handles = [each.register_forward_pre_hook(keep) for each in modules]
-    try:
-        block_states(drafter, seen.ids, seen.features, seen.anchors, seen.carried)
-    finally:
-        for handle in handles:
-            handle.remove()
+    block_states(drafter, seen.ids, seen.features, seen.anchors, seen.carried, watch=found.append)
     return found
-
-
-def weights_of(
-    attention: Any, slots: Tensor, context: Tensor, angles: tuple[Tensor, Tensor], mask: Tensor
-) -> Tensor:
-    """softmax(q k) of one layer under a boolean mask [S * groups, T]. -> [S, heads, T]"""
-    behind = (angles[0][len(context) :], angles[1][len(context) :])
-    queries = rotate(attention.q_norm(attention.split(attention.q_proj(slots))), *behind)  # [S, heads, hd]
-    rows = torch.cat([context, slots])
-    keys = rotate(attention.k_norm(attention.split(attention.k_proj(rows))), *angles)  # [T, kv heads, hd]
-    groups = queries.shape[1] // keys.shape[1]
-    scores = torch.einsum("shd,thd->sht", queries, keys.repeat_interleave(groups, 1)) * attention.scale
-    visible = mask.view(len(slots), groups, -1)[:, :1]  # a group's heads see the same
-    return scores.float().masked_fill(~visible, float("-inf")).softmax(-1)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.drafters.loading import load_drafter
+from reanchor.layer import project
 from reanchor.training import diagnostics
 from reanchor.training.observation import CARRIED, acceptance_length, observe
 from reanchor.training.packed import block_states
@@ -83,21 +84,22 @@ def test_the_packed_replay_drafts_what_the_decode_drafted(drafter, seen):
         assert tokens == [list(each.rounds[place].block[1:]) for place in each.whole]
 
 
-def test_attention_weights_are_those_of_the_pass(drafter, seen):
+def test_attention_weights_are_those_of_the_pass(drafter, seen, monkeypatch):
     """Weights times values give what the layer's attention gives."""
-    one = seen[0]
-    layer = drafter.body.layers[0].self_attn
-    kept = {}
-    handle = layer.register_forward_hook(lambda _module, given, out: kept.update(given=given, out=out))
-    block_states(drafter, one.ids, one.features, one.anchors, one.carried)
-    handle.remove()
-    slots, context, _angles, _store, _mask = kept["given"]
-    weights = diagnostics.attended(drafter, one)[0]  # [S, heads, T]
-    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
-    values = layer.split(layer.v_proj(torch.cat([context, slots])))  # [T, kv heads, hd]
-    values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
-    out = torch.einsum("sht,thd->shd", weights, values).flatten(1)
-    torch.testing.assert_close(layer.o_proj(out), kept["out"], atol=1e-5, rtol=1e-4)
+    one, layer, calls = seen[0], drafter.body.layers[0], []
+    attend = layer.attend
+
+    def watched(*given):
+        calls.append((given, attend(*given)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(layer, "attend", watched)
+    found = diagnostics.attended(drafter, one)[0]  # [S, heads, T]
+    (slots, context, angles, _store, _sees, weights), out = calls[0]
+    torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:2]))
+    values = project(torch.cat([context, slots]), weights, layer.shape, *angles)[2]  # [T, kv heads, hd]
+    values = values.repeat_interleave(found.shape[1] // values.shape[1], 1)
+    torch.testing.assert_close(torch.einsum("sht,thd->shd", found, values), out, atol=1e-5, rtol=1e-4)
 
 
 def test_attention_shares(drafter, seen):

@@ -138,7 +138,7 @@ def test_a_new_drafter_starts_as_copies_of_the_targets_layers(tmp_path, rank):
     drafter = load_drafter(tmp_path, model)
     assert drafter.tap_layers == (0, 2) and drafter.block_size == 4 and drafter.carryover
     assert drafter.proposals == 3 and (drafter.config.markov is None) is (rank == 0)
-    copied = drafter.body.layers[1].mlp.up_proj.weight
+    copied = drafter.state_dict()["body.layers.1.mlp.up_proj.weight"]
     torch.testing.assert_close(copied, model.model.layers[3].mlp.up_proj.weight, atol=1e-6, rtol=1e-6)
     assert not drafter.carryover_embedding.any()
 
