@@ -11,7 +11,7 @@ from reanchor.linear import apply, linear
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(0,), (1,), (7,), (64,), (3, 5)])
+@pytest.mark.parametrize("shape", [(0,), (1,), (2,), (3,), (4,), (7,), (64,), (3, 5)])
 @pytest.mark.parametrize("biased", [False, True])
 def test_equals_torch(dtype, shape, biased):
     torch.manual_seed(0)

@@ -186,6 +186,7 @@ class Body(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         width = len(config.tap_layers) * config.target_hidden_size  # Dc
+        self.eps = config.eps
         self.fc = nn.Linear(width, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         self.layers = nn.ModuleList(make_layer(config) for _ in range(config.layers))
@@ -194,7 +195,7 @@ class Body(nn.Module):
 
     def project(self, features: Tensor) -> Tensor:
         """Target features as every layer's context reads them. [R, Dc] -> [R, H]"""
-        return normalize(linear(features, self.fc.weight), self.hidden_norm.weight, self.hidden_norm.eps)
+        return normalize(linear(features, self.fc.weight), self.hidden_norm.weight, self.eps)
 
     def forward(
         self,
@@ -207,4 +208,4 @@ class Body(nn.Module):
         """Embedded slots [S, H] to final states [S, H]; a store and a sight for each layer."""
         for layer, store, sees in zip(self.layers, stores, sights, strict=True):
             hidden = layer(hidden, context, angles, store, sees)
-        return normalize(hidden, self.norm.weight, self.norm.eps)
+        return normalize(hidden, self.norm.weight, self.eps)

@@ -10,6 +10,7 @@ from torch import Tensor
 from reanchor.cache import TreeCache
 from reanchor.config import DecodeConfig
 from reanchor.drafters.fixed import FixedDraft
+from reanchor.graphs.draws import Draws
 from reanchor.graphs.state import RoundState
 from reanchor.proposal.device import (
     DeviceTree,
@@ -52,10 +53,11 @@ class RoundRegion(Captured):
         target: LeanTarget,
         cache: TreeCache,
         bucket: int,
+        draws: Draws,
         ends: Tensor,
         config: DecodeConfig,
     ) -> None:
-        self.state, self.ends, self.config = state, ends, config
+        self.state, self.draws, self.ends, self.config = state, draws, ends, config
         self.buffers, self.length = list(cache.buffers.values()), cache.device_length()
         self.passed = Region(target, cache, bucket)
 
@@ -64,7 +66,7 @@ class RoundRegion(Captured):
         bucket = self.passed.bucket
         tree = beginning(self.state.tree, bucket)
         logits, features = self.passed.over(tree.tokens, tree.depths, tree.words)
-        choices = logits.argmax(-1)  # [bucket]
+        choices = self.draws.pick(logits)  # [bucket]
         fits = tree.count <= bucket
         verdict = end_at(accept(tree, choices), self.ends)
         step = torch.arange(len(verdict.path), device=choices.device)
@@ -113,3 +115,6 @@ class RoundRegion(Captured):
 
     def changes(self) -> Sequence[Tensor]:
         return [self.length, *self.state.changed()]
+
+    def generators(self) -> Sequence[torch.Generator]:
+        return [] if self.draws.generator is None else [self.draws.generator]

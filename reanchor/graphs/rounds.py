@@ -15,6 +15,8 @@ from reanchor.cache import TreeCache
 from reanchor.config import DecodeConfig
 from reanchor.core import Retained, Tree, Verdict
 from reanchor.drafters.base import Drafter, NoDrafter
+from reanchor.graphs import draws
+from reanchor.graphs.draws import Draws
 from reanchor.graphs.regions import HEADER, DraftRegion, RoundRegion
 from reanchor.graphs.state import RoundState
 from reanchor.proposal.device import ATTACH, tree_of
@@ -54,20 +56,12 @@ def refusal(target: Target, drafter: Drafter, config: DecodeConfig) -> str | Non
     return drafter.fixed_refusal()
 
 
-def choice_refusal(choice: Choice) -> str | None:
-    """Why this decode's tokens are not chosen on the device."""
-    if choice.sample:
-        return "sampling draws numbers in an order that is the host's"
-    if choice.processors or choice.criteria or choice.record is not None or type(choice) is not Choice:
-        return "processors, criteria and recorded scores are the host's"
-    return None
-
-
 @dataclass
 class Held:
     """What the regions of one arena share beside its rows."""
 
     state: RoundState
+    draws: Draws
     ends: Tensor  # [E] tokens that end decoding
     context: Any = None  # the drafter's buffers: (buffers, capacity, device length)
     weights: tuple[int, ...] = ()  # addresses of the drafter's
@@ -103,7 +97,7 @@ class Rounds:
     def __init__(self, whole: Whole, cache: TreeCache, context: Any, choice: Choice) -> None:
         self.whole, self.cache, self.context, self.choice = whole, cache, context, choice
         self.config, self.drafter = whole.config, whole.drafter
-        self.refused = whole.refused or choice_refusal(choice)
+        self.refused = whole.refused or draws.refusal(choice, whole.config)
         self.left: Retained | None = None  # what the last round left here; another's has to be loaded
         self.drafts = not isinstance(self.drafter, NoDrafter)
         self.cells = 2 * self.drafter.proposals + 1  # of the longest path there can be
@@ -126,6 +120,7 @@ class Rounds:
             held is None
             or held.weights != tuple(weights)
             or held.ends.tolist() != sorted(self.choice.end_ids)
+            or held.draws.rules != draws.rules_of(self.choice)
         ):
             for key in [key for key in arena.regions if isinstance(key, tuple)]:
                 del arena.regions[key]
@@ -135,6 +130,7 @@ class Rounds:
             }
             self.whole.held[arena] = held
         self.held, self.state = held, held.state
+        held.draws.begin(self.choice)
         if self.drafts:
             self.lend()
 
@@ -142,7 +138,8 @@ class Rounds:
         width = len(self.drafter.tap_layers) * self.target.stack.hidden
         rows = torch.empty(0, width, dtype=self.target.weights.dtype, device=self.target.device)
         ends = torch.tensor(sorted(self.choice.end_ids), dtype=torch.long, device=self.target.device)
-        return Held(RoundState(self.cells, bucket_for(self.most) or BUCKETS[-1], rows), ends, weights=weights)
+        state = RoundState(self.cells, bucket_for(self.most) or BUCKETS[-1], rows)
+        return Held(state, Draws(self.choice), ends, weights=weights)
 
     def lend(self) -> None:
         """Give the drafter's context the buffers that captured drafts know."""
@@ -234,7 +231,10 @@ class Rounds:
         self.regions.follow(self.arena, self.cache, max(bucket, self.cells) + self.cells)
         key = ("round", bucket)
         if key not in self.arena.regions:
-            region = RoundRegion(self.state, self.target, self.cache, bucket, self.held.ends, self.config)
+            held = self.held
+            region = RoundRegion(
+                self.state, self.target, self.cache, bucket, held.draws, held.ends, self.config
+            )
             if not self.regions.hold(self.arena, key, region, f"a round of {bucket} nodes"):
                 return None
         region_held = self.arena.regions[key]

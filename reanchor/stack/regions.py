@@ -64,9 +64,14 @@ class Captured:
         """What a run changes and the next one reads, rows behind the committed ones apart."""
         return ()
 
+    def generators(self) -> Sequence[torch.Generator]:
+        """Whose numbers a run draws."""
+        return ()
+
     def capture(self, device: torch.device, pool: Any) -> None:
         """Needs valid inputs in place: warm-ups run with them, and what they change is put back."""
         before = [each.clone() for each in self.changes()]
+        drawn = [each.get_state() for each in self.generators()]
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
@@ -76,8 +81,12 @@ class Captured:
                     each.copy_(old)
         torch.cuda.current_stream(device).wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
+        for generator in self.generators():
+            self.graph.register_generator_state(generator)
         with torch.cuda.graph(self.graph, pool=pool):
             self.outputs = self.run()
+        for generator, state in zip(self.generators(), drawn, strict=True):
+            generator.set_state(state)
 
     def outcome(self) -> Any:
         if self.graph is None:

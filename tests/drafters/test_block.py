@@ -227,3 +227,21 @@ def test_another_precision_than_the_targets(dialect: str, dtype: torch.dtype, tm
     if dtype is torch.float32:
         assert drafts[0].blocks == drafts[1].blocks
     assert [len(block) for block in drafts[1].blocks] == [written.facts.proposals + 1] * 3
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_state_dict_says_what_the_checkpoint_said(dialect: str, tmp_path: Path) -> None:
+    """Matrices that are one in the modules stand apart, without a copy, and go back the same way."""
+    folder = DIALECTS[dialect].save(tmp_path)
+    drafter, other = load_drafter(folder, TARGET), load_drafter(folder, TARGET)
+    state = drafter.state_dict()
+    query = state["body.layers.0.self_attn.q_proj.weight"]
+    assert query.data_ptr() == drafter.body.layers[0].qkv.weight.data_ptr()
+    assert not any(part in name for name in state for part in ("qkv", "gate_up", ".out.", ".down."))
+    for parameter in other.parameters():
+        parameter.data.zero_()
+    other.load_state_dict(state)
+    assert all(map(torch.equal, drafter.parameters(), other.parameters()))
+    del state["body.layers.0.mlp.up_proj.weight"]
+    with pytest.raises(RuntimeError, match=r"gate_proj|gate_up"):
+        other.load_state_dict(state)

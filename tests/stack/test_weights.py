@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from reanchor import layer
 from reanchor.proposal import Trie
-from reanchor.stack import layer
 from reanchor.stack.target import LeanTarget
 from tests.stack.models import variant
 

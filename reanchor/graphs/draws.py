@@ -1,0 +1,63 @@
+"""The target's choice at every node where the device makes it: an argmax, or a draw that nobody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation import logits_process
+
+from reanchor.config import DecodeConfig
+from reanchor.sampling import Choice
+
+# processors of fixed shapes that ask the host nothing
+CAPTURABLE = {
+    getattr(logits_process, f"{name}LogitsWarper") for name in ("Temperature", "TopK", "TopP", "MinP")
+}
+
+
+def refusal(choice: Choice, config: DecodeConfig) -> str | None:
+    """Why a decode's tokens are not chosen on the device."""
+    if choice.sample and config.stochastic == "rejection":
+        return "rejection sampling draws on the host"
+    if choice.criteria or choice.record is not None or type(choice) is not Choice:
+        return "criteria and recorded scores are the host's"
+    if not (choice.sample or not choice.processors):
+        return "processors of greedy decoding are the host's"
+    others = {type(each).__name__ for each in choice.processors if type(each) not in CAPTURABLE}
+    return f"{', '.join(sorted(others))} may ask the host" if others else None
+
+
+class Draws:
+    """Tokens [N] of logits [N, V]: the largest, or one draw each from what the processors leave.
+
+    A draw is a race: token i arrives after an exponential time over its probability, and the first is drawn.
+    `torch.multinomial` does the same, but asks the host first whether its probabilities are numbers.
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        self.rules = rules_of(choice)
+        self.processors = LogitsProcessorList(choice.processors)
+        device = choice.prefix.device
+        self.generator = torch.Generator(device) if choice.sample else None
+        self.text: Any = choice.prefix.new_empty(1, 0)  # which no processor here reads
+
+    def begin(self, choice: Choice) -> None:
+        """Draw what this decode's generator says."""
+        if self.generator is not None:
+            self.generator.manual_seed(choice.seed())
+
+    def pick(self, logits: Tensor) -> Tensor:
+        if self.generator is None:
+            return logits.argmax(-1)
+        scores = self.processors(self.text, logits.to(torch.float32, copy=True))
+        times = torch.empty_like(scores).exponential_(generator=self.generator)
+        return (scores.softmax(-1) / times).argmax(-1)
+
+
+def rules_of(choice: Choice) -> tuple[bool, Sequence[object]]:
+    """What tells two choices apart: regions are made for one."""
+    return choice.sample, [(type(each), sorted(vars(each).items())) for each in choice.processors]
