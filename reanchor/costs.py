@@ -25,7 +25,7 @@ from reanchor.proposal.costs import Costs
 from reanchor.stats import Stopwatch
 from reanchor.target import Target
 
-WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+WIDTHS = (1, 2, 4, 5, 8, 16, 32, 64)  # on CPUs the fifth row may be a step up (linear.py)
 REPEATS = 7
 NEAR, FAR = 64, 1024  # tokens of context behind which auto's costs are measured: in full, and how they grow
 ENOUGH = 2.0  # seconds of measuring, at either, after which no further turn is started
