@@ -1,8 +1,9 @@
 """How much a round is given: nothing, a trie of what is known already, a drafted block, shifted blocks too.
 
-The four are compared by the tokens they are expected to give beyond what their seconds would give at the speed of the
-decode so far. What a draft is worth is known only by drafting, so it is an exponential average, renewed by a probe when
-it has not been seen for a while. Where the next decode begins is what the decodes before it came to (`Experience`).
+The four are compared by the tokens they are expected to give beyond what their seconds would give at the pace of decoding
+so far. The pace is an average over many rounds, those of earlier decodes included: one lucky round must not make all else
+look slow. What a draft is worth is known only by drafting, so it is an exponential average, renewed by a probe when it
+has not been seen for a while. Where the next decode begins is what the decodes before it came to (`Experience`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ RATE = 0.15  # weight of the newest round within a decode
 EARLY = 3.0  # rounds that what is known beforehand is worth: the first rounds weigh 1 / (EARLY + rounds)
 SLOW = 0.03  # weight of the newest round in what later decodes begin with
 LATE = 256  # rounds until a draft that failed again and again is tried again
+FIRST = 8.0  # rounds of plain decoding that the pace begins with
+PACE_RATE = 0.05  # weight of the newest round in the pace
 NAP, LONGEST_NAP = 2, 8  # rounds of the first rest; each that follows at once is twice as long
 
 
@@ -31,14 +34,14 @@ class Planner:
             self.experience.promised, PRIOR_WEIGHT
         )  # of this decode, and what came of it
         self.came = {kind: PRIOR_WEIGHT * self.experience.trust(kind) for kind in self.promised}
-        self.tokens = self.seconds = 0.0  # of late, each round fading
+        if not self.experience.seconds:
+            self.experience.tokens, self.experience.seconds = FIRST, FIRST * costs.verify(1)
         self.rest, self.nap = 0, NAP  # plain rounds left before anything is weighed again; the next rest
 
     @property
     def pace(self) -> float:
         """Tokens that a second gives: the speed of late, at least that of plain decoding."""
-        plain = 1 / self.costs.verify(1)
-        return max(plain, self.tokens / self.seconds) if self.seconds else plain
+        return max(1 / self.costs.verify(1), self.experience.tokens / self.experience.seconds)
 
     def resting(self) -> bool:
         """A new round begins; is it to be plain without being weighed?"""
@@ -100,9 +103,10 @@ class Planner:
             self._average("shifted", float(shifted))
 
     def took(self, tokens: int, seconds: float) -> None:
-        """A round is over."""
-        self.tokens += tokens - RATE * self.tokens
-        self.seconds += seconds - RATE * self.seconds
+        """A round is over; without seconds nobody timed it."""
+        if seconds:
+            self.experience.tokens += tokens - PACE_RATE * self.experience.tokens
+            self.experience.seconds += seconds - PACE_RATE * self.experience.seconds
 
     def _average(self, kind: str, worth: float) -> None:
         experience = self.experience
