@@ -163,7 +163,7 @@ def one_run(name: str, prompt_tokens: int, tokens: int) -> float:
     prompt = torch.arange(prompt_tokens) % 1000 + 100
     if name.startswith("reanchor"):
         pair = load_pair()
-        config = DecodeConfig(stack="hf" if name.endswith("hf") else "auto")
+        config = DecodeConfig("reanchor", stack="hf" if name.endswith("hf") else "auto")
         decoder = SpeculativeDecoder(pair.target, pair.drafter, config)
         list(decoder.decode(prompt, SamplingConfig(max_new_tokens=tokens)))
     else:

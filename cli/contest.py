@@ -21,7 +21,7 @@ from reanchor.benchmark.peers import peer
 from reanchor.benchmark.report import PLAIN
 from reanchor.benchmark.run import Bench
 from reanchor.benchmark.sweep import Sweep
-from reanchor.config import DecodeConfig, SamplingConfig
+from reanchor.config import RULES, DecodeConfig, SamplingConfig
 from reanchor.datasets import SUITES, PromptSet, load_file, load_set
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.loading import Pair
@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dflash": {"method": "dflash", "carryover": False},
     "reanchor": {"method": "reanchor", "carryover": False},
     "ddtree": {"method": "ddtree", "carryover": False},
-    "auto": {"method": "auto", "carryover": False},
+    "auto": {"method": "auto", "carryover": False, **{rule: getattr(DecodeConfig, rule) for rule in RULES}},
     "carryover": {"method": "dflash", "carryover": True},
     "carryover-reanchor": {"method": "reanchor", "carryover": True},
 }

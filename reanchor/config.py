@@ -5,7 +5,7 @@ fields.
 from __future__ import annotations
 
 import numbers
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
 Method = Literal["auto", "reanchor", "dflash", "ddtree", "plain"]
@@ -24,6 +24,7 @@ KINDS: dict[type, tuple[str, type]] = {
 COLDEST = 1e-6  # temperature above 0
 DEFAULT_NODES = {"ddtree": 64, "auto": 64}  # trees of candidates have no end of their own
 
+RULES = ("attach", "retention", "scope", "verifier_path", "attach_seed")  # of the paper's method
 UNDRAWN = {  # why a method's tokens can't be judged by rejection
     "reanchor": "merges blocks of several distributions",
     "auto": "names its candidates without a draw, where rejection would accept what the target's own draw does",
@@ -58,7 +59,7 @@ class DecodeConfig:
     """How a round proposes. Nothing here can change the output, only how many tokens a round commits."""
 
     method: Method = knob(
-        "reanchor",
+        "auto",
         "What a round verifies: the best trie of every source's candidates, the baseline and shifted blocks, the "
         "baseline alone, the likeliest tree of its candidates, or nothing.",
     )
@@ -95,6 +96,14 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.method == "auto":
+            usual = {each.name: each.default for each in fields(self)}
+            changed = [name for name in RULES if getattr(self, name) != usual[name]]
+            if changed:
+                raise ValueError(
+                    f"{changed[0]} {getattr(self, changed[0])!r} is a rule of method 'reanchor', and method 'auto' prices "
+                    "every place: use method reanchor, or leave it out"
+                )
         if self.stochastic == "rejection" and self.method in UNDRAWN:
             raise ValueError(
                 f"stochastic 'rejection' judges tokens drawn from one block, and method {self.method!r} "

@@ -114,11 +114,11 @@ def propose(
     if by_rejection(choice, config):
         asked["draw"] = choice.draw if config.method == "dflash" else choice.weigh
     draft = drafter.draft(anchor, retained, range(1, blocks), context, top_k, **asked)
+    if config.method != "ddtree":
+        return draft
     if top_k and draft.candidates is None:
-        raise ValueError(
-            f"method {config.method} needs candidates, which {type(drafter).__name__} does not give"
-        )
-    return likeliest(draft) if config.method == "ddtree" and draft.distribution is not None else draft
+        raise ValueError(f"method ddtree needs candidates, which {type(drafter).__name__} does not give")
+    return draft if draft.distribution is None else likeliest(draft)
 
 
 def by_rejection(choice: Choice, config: DecodeConfig) -> bool:

@@ -33,4 +33,4 @@ def test_a_value_of_the_wrong_kind_is_named(kind: Any, field: str, value: object
 
 def test_whole_numbers_are_numbers_whoever_made_them() -> None:
     assert SamplingConfig(np.int64(4), temperature=1).max_new_tokens == 4
-    assert DecodeConfig(max_nodes=np.int64(4)).node_budget == 4
+    assert DecodeConfig("reanchor", max_nodes=np.int64(4)).node_budget == 4

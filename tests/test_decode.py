@@ -43,7 +43,7 @@ def test_equals_plain_in_every_family(family, mode):
     model, truth = pair(family)
     for path, budget in itertools.product(("off", "attach"), (None, 7)):
         drafter = ScriptedDrafter(PROMPT.tolist() + truth, mode)
-        steps = run(model, drafter, DecodeConfig(verifier_path=path, max_nodes=budget))
+        steps = run(model, drafter, DecodeConfig("reanchor", verifier_path=path, max_nodes=budget))
         assert tokens(steps) == truth
         assert all(len(step.tree) <= (budget or 10**9) for step in steps)
 

@@ -32,7 +32,7 @@ def model():
 @pytest.fixture
 def generator(model):
     drafter = ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, NEW), "second")
-    return ReAnchorGenerator(model, drafter, config=DecodeConfig(verifier_path="attach"))
+    return ReAnchorGenerator(model, drafter, config=DecodeConfig("reanchor", verifier_path="attach"))
 
 
 def char_tokenizer() -> PreTrainedTokenizerFast:
@@ -76,7 +76,7 @@ def test_prefix_dependent_processors_equal_hf(model, rule):
         ("right", PROMPT.tolist() + plain),
     ):
         generator = ReAnchorGenerator(
-            model, ScriptedDrafter(script, mode), config=DecodeConfig(verifier_path="path")
+            model, ScriptedDrafter(script, mode), config=DecodeConfig("reanchor", verifier_path="path")
         )
         assert torch.equal(generator.generate(PROMPT[None], **options), expected)
 

@@ -117,7 +117,7 @@ def test_threads_take_turns_on_one_target(family, stack):
     def work() -> None:
         for _ in range(4):
             drafter = ScriptedDrafter(PROMPT.tolist() + truth, "second")
-            out = ReAnchorGenerator(model, drafter, config=DecodeConfig(stack=stack)).generate(
+            out = ReAnchorGenerator(model, drafter, config=DecodeConfig("reanchor", stack=stack)).generate(
                 PROMPT[None], max_new_tokens=NEW
             )
             if out[0, len(PROMPT) :].tolist() != truth:

@@ -41,7 +41,7 @@ def parse(text: str, methods: Sequence[str] = ()) -> Sweep:
     hint = get_type_hints(DecodeConfig)[knob]
     values = tuple(value_of(hint, part.strip(), text) for part in listed.split(","))
     for value in values:
-        replace(DecodeConfig(), **{knob: value})
+        replace(DecodeConfig("reanchor"), **{knob: value})
     usual = ("reanchor", "ddtree") if knob == "max_nodes" else ("reanchor",)
     swept = tuple(method for method in methods if method not in ONCE) or usual
     return Sweep(knob, tuple(dict.fromkeys(values)), swept)

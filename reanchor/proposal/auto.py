@@ -133,15 +133,18 @@ class Auto:
 
 
 def drafted(draft: Draft) -> list[Source]:
-    """The blocks as sources; a draft of nothing but the anchor has none."""
+    """The blocks as sources, the baseline first; a draft without candidates is taken at its word."""
     if draft.candidates is None or draft.log_probs is None:
-        return []
-    rows = [
-        [dict(zip(*row, strict=True)) for row in zip(*block, strict=True)]
-        for block in zip(draft.candidates.tolist(), draft.log_probs.exp().tolist(), strict=True)
-    ]
-    shifted = zip(draft.offsets[1:], draft.blocks[1:], rows[1:], strict=True)
-    return [baseline(rows[0]), *(Shifted(offset, block[0], row) for offset, block, row in shifted)]
+        blocks = [[{token: 1.0} for token in block[1:]] for block in draft.blocks]
+    else:
+        blocks = [
+            [dict(zip(*row, strict=True)) for row in zip(*block, strict=True)]
+            for block in zip(draft.candidates.tolist(), draft.log_probs.exp().tolist(), strict=True)
+        ]
+    found: list[Source] = []
+    for offset, block, rows in zip(draft.offsets, draft.blocks, blocks, strict=False):
+        found.append(Shifted(offset, block[0], rows) if offset else baseline(rows))
+    return found
 
 
 def grow(trie: Trie, offers: Callable[[int], list[Offer]], floor: float = 0.0) -> list[float]:

@@ -32,7 +32,7 @@ def no_grad():
 def run(model, prompt, script, mode, new=LONG, dense=False, stack="hf", **knobs):
     """Tokens, drafts accepted per round, backends used."""
     drafter = ScriptedDrafter(script, mode)
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack=stack, **knobs))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack=stack, **{"method": "reanchor", **knobs}))
     if dense:
         decoder.target.scope = None
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=new)))
@@ -88,11 +88,11 @@ def test_kernels_and_backends_agree_on_the_embedded_pair(stack):
     )
     choices, new = (["triton", "flash"], 5) if INTERPRETED else (["auto", "reference"], 48)
     limit = SamplingConfig(max_new_tokens=new)
-    dense = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig(stack="hf"))
+    dense = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig("reanchor", stack="hf"))
     dense.target.scope = None
     expected = [(step.tokens, step.accepted) for step in dense.decode(prompt, limit)]
     for choice in choices:
-        decoder = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig(attention=choice, stack=stack))
+        decoder = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig("reanchor", attention=choice, stack=stack))
         assert [(step.tokens, step.accepted) for step in decoder.decode(prompt, limit)] == expected
         assert decoder.target.attention.used == ("sdpa" if choice == "auto" else choice,)
 
@@ -103,20 +103,20 @@ def test_a_backend_that_cannot_is_refused_by_name():
     with pytest.raises(ValueError, match="attention 'triton' declined: .*CUDA device.*use 'auto'"):
         run(model, prompt, script, "right", attention="triton")
     with pytest.raises(ValueError, match="attention must be one of"):
-        DecodeConfig(attention="eager")
+        DecodeConfig("reanchor", attention="eager")
 
 
 def test_a_model_out_of_reach_decodes_by_its_own_attention_and_says_so(monkeypatch):
     model, prompt, script = setup("llama", new=6)
     monkeypatch.setattr(type(model), "_supports_attention_backend", False)
-    decoder = SpeculativeDecoder(model, ScriptedDrafter(script, "second"), DecodeConfig(stack="hf"))
+    decoder = SpeculativeDecoder(model, ScriptedDrafter(script, "second"), DecodeConfig("reanchor", stack="hf"))
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=6)))
     assert [token for step in steps for token in step.tokens] == script[len(prompt) :][:6]
     report = decoder.target.attention.report()
     assert report["used"] == ["the model's own"]
     assert "attention interface" in report["declined"]["ours"][0]
     with pytest.raises(ValueError, match="'sdpa' cannot serve this model"):
-        SpeculativeDecoder(model, None, DecodeConfig(attention="sdpa", stack="hf"))
+        SpeculativeDecoder(model, None, DecodeConfig("reanchor", attention="sdpa", stack="hf"))
 
 
 @pytest.mark.parametrize("dialect", ["dflash", "dflash swa", "dflash2"])
@@ -134,7 +134,7 @@ def test_draft_blocks_go_through_the_chosen_backend(dialect, family, tmp_path, m
             return sound.attend(given)
 
         monkeypatch.setitem(BACKENDS, choice, Backend(choice, sound.decline, attend))
-        decoder = SpeculativeDecoder(target, drafter, DecodeConfig(attention=choice))
+        decoder = SpeculativeDecoder(target, drafter, DecodeConfig("reanchor", attention=choice))
         steps = list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=NEW)))
         results.append([(step.tokens, step.drafted, step.tree.tokens) for step in steps])
         assert decoder.target.attention.used == (choice,)

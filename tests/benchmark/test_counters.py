@@ -94,7 +94,7 @@ def test_agreement():
 
 def test_a_round_that_drafted_nothing_counts_nothing():
     observed = Observed(Given(Draft((0,), [[1]])))
-    tree = assemble(Draft((0,), [[1]]), Retained(), DecodeConfig(), 9, random.Random(0))
+    tree = assemble(Draft((0,), [[1]]), Retained(), DecodeConfig("reanchor"), 9, random.Random(0))
     counter = Alignment(observed)
     counter.see(step_of(tree, [2]))
     assert counter.take() == dict.fromkeys(Alignment.names, 0)
@@ -123,7 +123,7 @@ def test_a_scripted_pair_gives_the_rounds_and_counts_that_follow_from_its_script
     drafter = ScriptedDrafter(prompt + truth, "decoy")
     measured = {
         contestant.name: contestant.decode(prompt, SamplingConfig(25))
-        for contestant in contestants_of(ABLATIONS[name], model, drafter, DecodeConfig())
+        for contestant in contestants_of(ABLATIONS[name], model, drafter, DecodeConfig("reanchor"))
     }
     for variant, outcome in measured.items():
         assert outcome.tokens == truth[:25]
@@ -143,7 +143,7 @@ def test_every_variant_gives_the_targets_own_tokens(name):
     ids = Letters()("alphabet").input_ids
     oracle.prompt(ids)
     truth = greedy(model, torch.tensor(ids), 20)
-    for contestant in contestants_of(ABLATIONS[name], model, oracle, DecodeConfig()):
+    for contestant in contestants_of(ABLATIONS[name], model, oracle, DecodeConfig("reanchor")):
         outcome = contestant.decode(ids, SamplingConfig(20))
         assert outcome.tokens == truth
         if contestant.name == "DFlash":

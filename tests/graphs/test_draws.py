@@ -14,7 +14,7 @@ from tests.chances import DEPTH, PROMPT, VOCAB, exact, p_value, processors, tiny
 from tests.graphs.drafters import block_drafter
 
 DRAWS = 600
-METHODS = {"plain": DecodeConfig("plain", graphs=True), "reanchor": DecodeConfig(graphs=True)}
+METHODS = {"plain": DecodeConfig("plain", graphs=True), "reanchor": DecodeConfig("reanchor", graphs=True)}
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def few_tokens(seed: int = 1) -> LlamaForCausalLM:
 
 def decode(model, drafter, prompt=PROMPT, new=48, end_ids=(), **knobs):
     """All that steps say, and the decoder."""
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack="lean", **knobs))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack="lean", **{"method": "reanchor", **knobs}))
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=new), end_ids=end_ids))
     told = [
         (
@@ -122,7 +122,7 @@ def test_one_decode_after_another_on_the_same_rows():
     model = variant("llama")
     truth = greedy(model, PROMPT, 64)
     drafter = ScriptedBlocks([*PROMPT.tolist(), *truth], VOCAB)
-    decoder, held = SpeculativeDecoder(model, drafter, DecodeConfig(graphs=True)), []
+    decoder, held = SpeculativeDecoder(model, drafter, DecodeConfig("reanchor", graphs=True)), []
     for end_ids in ((), (), (truth[20],)):
         steps = decoder.decode(PROMPT, SamplingConfig(max_new_tokens=40), end_ids=end_ids)
         tokens = [token for step in steps for token in step.tokens]
@@ -170,7 +170,7 @@ def test_whole_rounds_and_the_host_s_take_turns(monkeypatch):
 def test_a_drafter_given_other_weights_is_followed():
     model, prompt = few_tokens(), PROMPT % FEW
     drafter, other = block_drafter(model), block_drafter(model, seed=4)
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(graphs=True))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig("reanchor", graphs=True))
     list(decoder.decode(prompt, SamplingConfig(max_new_tokens=32)))
     drafter.load_state_dict(other.state_dict(), assign=True)
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=32)))
@@ -180,7 +180,7 @@ def test_a_drafter_given_other_weights_is_followed():
 
 def refused(reason: str, drafter=None, choice=None, **knobs) -> None:
     model = few_tokens()
-    decoder = SpeculativeDecoder(model, drafter or block_drafter(model), DecodeConfig(graphs=True, **knobs))
+    decoder = SpeculativeDecoder(model, drafter or block_drafter(model), DecodeConfig(graphs=True, **{"method": "reanchor", **knobs}))
     list(decoder.decode(PROMPT % FEW, SamplingConfig(max_new_tokens=12), choice=choice))
     report = decoder.stack_report()["graphs"]
     assert report["whole_rounds"] == 0 and reason in next(iter(report["host_rounds"]))
@@ -208,7 +208,7 @@ def test_a_failed_capture_leaves_the_round_to_the_host(monkeypatch):
     model, prompt = few_tokens(), PROMPT % FEW
     drafter = block_drafter(model)
     expected, _ = decode(model, drafter, prompt)
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(graphs=True))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig("reanchor", graphs=True))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
     said: list[str] = []
 

@@ -41,7 +41,7 @@ def rounds(draw):
 @given(case=rounds())
 def test_a_round_on_the_device_is_the_host_s(attach, retention, case):
     rows, cut, missing, nodes, max_depth, choices = case
-    config = DecodeConfig(attach=attach, retention=retention, max_nodes=nodes)
+    config = DecodeConfig("reanchor", attach=attach, retention=retention, max_nodes=nodes)
     draft = Draft(tuple(range(len(rows))), [row[:length] for row, length in zip(rows, cut, strict=True)])
     on_host = assemble(draft, Retained(), config, max_depth, random.Random(0))
 

@@ -41,7 +41,7 @@ def sees(tree: Tree, node: int) -> set[int]:
 def test_a_tree_is_a_tree(rows, attach, verifier_path):
     draft, retained = draft_of(rows)
     tree = assemble(
-        draft, retained, DecodeConfig(attach=attach, verifier_path=verifier_path), 99, random.Random(1)
+        draft, retained, DecodeConfig("reanchor", attach=attach, verifier_path=verifier_path), 99, random.Random(1)
     )
     assert tree.parents[0] == -1 and all(parent < node for node, parent in enumerate(tree.parents))
     edges = list(zip(tree.parents[1:], tree.tokens[1:], strict=True))
@@ -59,7 +59,7 @@ def test_a_tree_is_a_tree(rows, attach, verifier_path):
 @given(blocks)
 def test_every_attached_path_is_in_the_trie_once(rows):
     draft, retained = draft_of(rows)
-    tree = assemble(draft, retained, DecodeConfig(), 99, RNG)
+    tree = assemble(draft, retained, DecodeConfig("reanchor"), 99, RNG)
     expected = [rows[0]]
     for row in rows[1:]:
         if row[0] in rows[0]:
@@ -73,11 +73,11 @@ def test_every_attached_path_is_in_the_trie_once(rows):
 @given(blocks, st.integers(1, 12), st.integers(0, 6))
 def test_budget_and_depth_are_kept_and_the_baseline_comes_first(rows, budget, depth):
     draft, retained = draft_of(rows)
-    config = DecodeConfig(max_nodes=budget, verifier_path="attach")
+    config = DecodeConfig("reanchor", max_nodes=budget, verifier_path="attach")
     tree = assemble(draft, retained, config, depth, RNG)
     assert len(tree) <= budget and max(tree.depths) <= depth
     assert path_tokens(tree, tree.paths[0]) == rows[0][: min(budget, depth + 1)]
-    free = assemble(draft, retained, DecodeConfig(verifier_path="attach"), depth, RNG)
+    free = assemble(draft, retained, DecodeConfig("reanchor", verifier_path="attach"), depth, RNG)
     assert tree.tokens == free.tokens[: len(tree)]
 
 
@@ -107,9 +107,9 @@ def test_rules_choose_the_site_they_say(baseline, block, offset):
 def test_scopes(rows):
     draft, retained = draft_of(rows)
     K = len(rows[0]) - 1
-    inside = assemble(draft, retained, DecodeConfig(scope="in_block"), 99, RNG)
-    beyond = assemble(draft, retained, DecodeConfig(scope="extension"), 99, RNG)
-    full = assemble(draft, retained, DecodeConfig(), 99, RNG)
+    inside = assemble(draft, retained, DecodeConfig("reanchor", scope="in_block"), 99, RNG)
+    beyond = assemble(draft, retained, DecodeConfig("reanchor", scope="extension"), 99, RNG)
+    full = assemble(draft, retained, DecodeConfig("reanchor"), 99, RNG)
     assert max(inside.depths) <= K
     assert sum(depth <= K for depth in full.depths) == len(inside)
     for node in range(1, len(beyond)):
@@ -120,7 +120,7 @@ def test_scopes(rows):
 @settings(max_examples=60)
 def test_retention_takes_the_path_it_says(rows, data):
     draft, retained = draft_of(rows)
-    tree = assemble(draft, retained, DecodeConfig(verifier_path="attach"), 99, RNG)
+    tree = assemble(draft, retained, DecodeConfig("reanchor", verifier_path="attach"), 99, RNG)
     last = data.draw(st.integers(0, len(tree) - 1))
     accepted = sorted(sees(tree, last))
     verdict = Verdict(accepted, [0] * len(accepted), [0] * len(tree), False)
@@ -139,10 +139,10 @@ def test_the_papers_example():
     """g(1) joins at the first 'b', not at its own offset; the extension goes past the block."""
     a, b, c, d, e = range(5)
     draft = Draft((0, 1, 2), [[a, c, b, d], [b, d, e, e], [e, a, a, a]])
-    tree = assemble(draft, Retained((b, e)), DecodeConfig(), 99, RNG)
+    tree = assemble(draft, Retained((b, e)), DecodeConfig("reanchor"), 99, RNG)
     assert [path_tokens(tree, path) for path in tree.paths] == [[a, c, b, d], [a, c, b, d, e, e]]
     assert tree.matched == 1 and tree.origins == [-1, 0, 0, 0, 1, 1]
-    fixed = assemble(draft, Retained((b, e)), DecodeConfig(attach="fixed"), 99, RNG)
+    fixed = assemble(draft, Retained((b, e)), DecodeConfig("reanchor", attach="fixed"), 99, RNG)
     assert len(fixed) == 4 and fixed.matched == 0
 
 

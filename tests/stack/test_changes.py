@@ -153,7 +153,7 @@ def test_a_changed_model_is_followed(change, when, stack):
     drafter = ScriptedDrafter(PROMPT.tolist() + old, "second")
     if when == "before":
         change(model)
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack=stack))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig("reanchor", stack=stack))
     if when == "between":
         assert answers(decoder) == old
     if when != "before":
@@ -163,7 +163,7 @@ def test_a_changed_model_is_followed(change, when, stack):
 
 def test_the_lean_stack_by_name_refuses_a_model_hooked_since():
     model = tiny_target("qwen3")
-    decoder = SpeculativeDecoder(model, None, DecodeConfig(stack="lean"))
+    decoder = SpeculativeDecoder(model, None, DecodeConfig("reanchor", stack="lean"))
     hook_perceptron(model)
     with pytest.raises(ValueError, match="stack 'lean' cannot run .*hook"):
         decoder.decode(PROMPT)

@@ -24,7 +24,7 @@ NEW = 24
 
 
 def steps(model, drafter, **knobs):
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(**knobs))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(**{"method": "reanchor", **knobs}))
     made = list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=NEW)))
     return [token for step in made for token in step.tokens], [step.accepted for step in made], decoder
 
@@ -44,11 +44,11 @@ def test_a_decode_is_the_same_by_either(name, method, mode):
 
 
 def declined(model, reason):
-    target = target_for(model, (0,), DecodeConfig())
+    target = target_for(model, (0,), DecodeConfig("reanchor"))
     report = target.stack_report()
     assert report["used"] == "hf" and reason in report["declined"]
     with pytest.raises(ValueError, match="stack 'lean' cannot run .* use 'auto'"):
-        target_for(model, (0,), DecodeConfig(stack="lean"))
+        target_for(model, (0,), DecodeConfig("reanchor", stack="lean"))
 
 
 def test_another_architecture():
@@ -85,7 +85,7 @@ def test_hooks_and_own_forwards():
 def test_hidden_states_asked_for_before_are_no_obstacle():
     model = variant("llama")
     model(PROMPT[None], output_hidden_states=True)
-    assert target_for(model, (0,), DecodeConfig()).stack_report() == {"used": "lean", "declined": None}
+    assert target_for(model, (0,), DecodeConfig("reanchor")).stack_report() == {"used": "lean", "declined": None}
 
 
 def test_further_parameters():
@@ -113,4 +113,4 @@ def test_mixed_precision_training_and_activations():
 
 def test_a_stack_by_another_name():
     with pytest.raises(ValueError, match="stack must be one of auto, hf, lean"):
-        DecodeConfig(stack="fast")
+        DecodeConfig("reanchor", stack="fast")

@@ -151,9 +151,9 @@ def test_a_markov_drafter_carries_over_too(tmp_path):
 def test_on_by_default_where_it_was_learned(drafter, plain):
     assert SpeculativeDecoder(MODEL, drafter).config.carryover is True
     assert SpeculativeDecoder(MODEL, plain).config.carryover is False
-    assert SpeculativeDecoder(MODEL, drafter, DecodeConfig(carryover=False)).config.carryover is False
+    assert SpeculativeDecoder(MODEL, drafter, DecodeConfig("reanchor", carryover=False)).config.carryover is False
     with pytest.raises(ValueError, match="not trained to read rejected states.*turn it off"):
-        SpeculativeDecoder(MODEL, plain, DecodeConfig(carryover=True))
+        SpeculativeDecoder(MODEL, plain, DecodeConfig("reanchor", carryover=True))
 
 
 def test_off_keeps_nothing_in_a_chain(drafter):
