@@ -13,7 +13,7 @@ Attach = Literal["earliest", "fixed", "longest", "random", "all"]
 Retention = Literal["first", "longest"]
 Scope = Literal["full", "in_block", "extension"]
 VerifierPath = Literal["off", "path", "attach"]
-Stochastic = Literal["sample", "rejection"]
+Stochastic = Literal["race", "sample", "rejection"]
 AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
 StackChoice = Literal["auto", "hf", "lean"]
 KINDS: dict[type, tuple[str, type]] = {
@@ -74,10 +74,11 @@ class DecodeConfig:
         "The baseline block reads the rejected states of the last round.  [default: when the drafter was trained to]",
     )
     carry_shifted: bool = knob(False, "Shifted blocks, too, read the rejected states beyond their own.")
-    stochastic: Stochastic = knob(
-        "sample",
-        "How drafts are judged at a temperature: against the target's own draw, or by the ratio of the target's and "
-        "the drafter's distributions (methods dflash and ddtree).",
+    stochastic: Stochastic | None = knob(
+        None,
+        "How drafts are made and judged at a temperature: those that the numbers of the target's draw favour, or the "
+        "likeliest, against the target's own draw; or by the ratio of the target's and the drafter's distributions "
+        "(methods dflash and ddtree).  [default: race with method auto, else sample]",
     )
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
@@ -101,8 +102,8 @@ class DecodeConfig:
             changed = [name for name in RULES if getattr(self, name) != usual[name]]
             if changed:
                 raise ValueError(
-                    f"{changed[0]} {getattr(self, changed[0])!r} is a rule of method 'reanchor', and method 'auto' prices "
-                    "every place: use method reanchor, or leave it out"
+                    f"{changed[0]} {getattr(self, changed[0])!r} is a rule of method 'reanchor', and method 'auto' "
+                    "prices every place: use method reanchor, or leave it out"
                 )
         if self.stochastic == "rejection" and self.method in UNDRAWN:
             raise ValueError(
@@ -113,6 +114,11 @@ class DecodeConfig:
             raise ValueError(f"max_shifts must not be negative, got {self.max_shifts}")
         if self.max_nodes is not None and self.max_nodes < 1:
             raise ValueError(f"max_nodes must be at least 1 (the anchor), got {self.max_nodes}")
+
+    @property
+    def races(self) -> bool:
+        """Are drafts at a temperature to win the target's own race?"""
+        return self.stochastic == "race" or (self.stochastic is None and self.method == "auto")
 
     @property
     def node_budget(self) -> int | None:

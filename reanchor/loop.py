@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reanchor.config import DecodeConfig
-from reanchor.core import Draft, Retained, Step, Verdict
+from reanchor.core import Draft, Retained, Step, Tree, Verdict
 from reanchor.drafters.base import Drafter
 from reanchor.graphs.rounds import Whole
 from reanchor.proposal import Trie, proposer_for
@@ -19,7 +19,7 @@ from reanchor.proposal.auto import BELIEFS, CANDIDATES
 from reanchor.proposal.costs import Costs
 from reanchor.proposal.draws import likeliest
 from reanchor.sampling import Choice
-from reanchor.target import Target, refuse_nan
+from reanchor.target import Target, TargetOutput, refuse_nan
 from reanchor.verification import verify
 
 BLOCK, BLOCKS = 128, 32  # scores in a block, blocks that `beliefs` looks into
@@ -50,7 +50,8 @@ def decode(
     """
     cache, context = target.new_cache(), drafter.new_cache()
     seed = choice.seed() if by_rejection(choice, config) else None
-    proposer, retained = proposer_for(config, prompt.tolist(), costs, choice.sample, seed), Retained()
+    times = choice.times.at if races(choice, config) else None
+    proposer, retained = proposer_for(config, prompt.tolist(), costs, choice.sample, seed, times), Retained()
 
     with stage("prefill"):
         output = target.prefill(prompt, cache)
@@ -83,7 +84,7 @@ def decode(
             drafter.commit(output.features[verdict.path], context)
             nodes = proposer.rejected(tree, verdict)
             proposer.learn(tree, verdict, partial(beliefs, output.logits), nodes)
-            retained = retain(nodes, verdict, output.features)
+            retained = retain(nodes, tree, verdict, output, choice if times is not None else None)
         drafted = len(draft.offsets)
         yield Step(verdict.tokens, tree, verdict, drafted, was_retained, verdict.stopped, cache, plan)
 
@@ -113,6 +114,8 @@ def propose(
         asked["carry"] = "all" if config.carry_shifted else "baseline"
     if by_rejection(choice, config):
         asked["draw"] = choice.draw if config.method == "dflash" else choice.weigh
+    if races(choice, config):
+        asked["race"] = choice.race
     draft = drafter.draft(anchor, retained, range(1, blocks), context, top_k, **asked)
     if config.method != "ddtree":
         return draft
@@ -125,6 +128,10 @@ def by_rejection(choice: Choice, config: DecodeConfig) -> bool:
     return choice.sample and config.stochastic == "rejection" and config.method != "plain"
 
 
+def races(choice: Choice, config: DecodeConfig) -> bool:
+    return config.races and choice.foresees
+
+
 def candidates_wanted(config: DecodeConfig) -> int:
     """How many of the drafter's candidates at every position the method asks for."""
     if config.method == "auto":
@@ -132,9 +139,16 @@ def candidates_wanted(config: DecodeConfig) -> int:
     return config.node_budget - 1 if config.method == "ddtree" and config.node_budget else 0
 
 
-def retain(nodes: list[int], verdict: Verdict, features: Tensor) -> Retained:
-    """The states of rejected nodes and the target's tokens after them. features: [N, Dc]"""
-    return Retained(tuple(verdict.choices[node] for node in nodes), features[nodes]) if nodes else Retained()
+def retain(
+    nodes: list[int], tree: Tree, verdict: Verdict, output: TargetOutput, choice: Choice | None
+) -> Retained:
+    """The states of rejected nodes and the target's tokens after them; with a `choice` those that it would draw."""
+    if not nodes:
+        return Retained()
+    if choice is None:
+        return Retained(tuple(verdict.choices[node] for node in nodes), output.features[nodes])
+    places = [tree.depths[node] - len(verdict.tokens) for node in nodes]
+    return Retained(tuple(choice.at_places(output.logits[nodes], places)), output.features[nodes])
 
 
 def beliefs(logits: Tensor) -> list[dict[int, float]]:

@@ -4,6 +4,9 @@ Greedy is the argmax of the processed scores, sampling one draw from their softm
 Processors that look at nothing but the scores run for all nodes of a tree at once. Any other processor sees
 exactly the prefixes that are committed, each once and in order, so that even one with a memory behaves as it
 does in HF generate.
+
+A draw is a race: token i arrives after an exponential time over its probability, and the first is drawn. This is what
+`torch.multinomial` does. The times of a position (`times.py`) are drawn once, whatever was proposed for it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
 from reanchor.config import SamplingConfig
+from reanchor.times import Times
 
 # processors whose result for a row depends on that row's scores alone
 _PREFIX_FREE = {
@@ -36,6 +40,7 @@ _PREFIX_FREE = {
     )
     if hasattr(logits_process, name)
 }
+LEAST = 1e-30  # of a probability whose logarithm is taken
 _RESERVED = 4096  # new tokens that room is made for at once; a limit may be far beyond what is generated
 
 
@@ -73,6 +78,8 @@ class Choice:
         self.processors = LogitsProcessorList(processors)
         self.criteria, self.end_ids = list(criteria), frozenset(end_ids)
         self.prefix_free = record is None and all(type(each) in _PREFIX_FREE for each in self.processors)
+        # another processor may draw numbers of its own, which must come between those of the tokens
+        self.times = Times(generator, prompt.device, self.prefix_free)
 
     @property
     def room(self) -> int:
@@ -84,16 +91,28 @@ class Choice:
         """Prompt and committed tokens: [1, t]"""
         return self.prefix[:, : self.length]
 
-    def at_every_node(self, logits: Tensor) -> list[int] | None:
+    def at_every_node(self, logits: Tensor, depths: Sequence[int]) -> list[int] | None:
         """The target's token at every node, or None when each is better asked for alone. logits: [N, V]
 
-        A processor that reads the text makes it so, and a draw on a CPU, where one costs more than a node does: then
-        only the nodes of the walk draw, one each in order, so that a seed gives every method the tokens of plain
-        decoding. A GPU would wait for its host at each of them.
+        A processor that reads the text makes it so, and sampling on a CPU, where looking through the vocabulary takes
+        longer than a node does. A GPU would wait for its host at each of them.
         """
         if not self.prefix_free or (self.sample and logits.device.type == "cpu"):
             return None
-        return self._pick(self._process(logits, self.committed)).tolist()
+        return self.at_places(logits, depths)
+
+    def at_places(self, logits: Tensor, places: Sequence[int]) -> list[int]:
+        """The target's tokens at nodes whose own tokens stand `places` after the last one committed. logits: [N, V]"""
+        scores = self._process(logits, self.committed)
+        if not self.sample:
+            return scores.argmax(-1).tolist()
+        self.times.size = scores.shape[-1]
+        return first_of(scores.softmax(-1) / self.times_at(places))
+
+    @property
+    def foresees(self) -> bool:
+        """Is a token drawn with times that can be known before it is?"""
+        return self.sample and self.times.foreseen
 
     def after_prefix(self, logits: Tensor) -> int:
         """The target's token after the committed prefix. logits: [V]"""
@@ -101,7 +120,25 @@ class Choice:
         if self.record is not None:
             self.record.logits.append(logits[None].float())
             self.record.scores.append(scores)
-        return int(self._pick(scores))
+        if not self.sample:
+            return int(scores.argmax(-1))
+        return first_of(scores.softmax(-1) / self.times.first(scores.shape[-1]))[0]
+
+    def race(self, scores: Tensor, places: Sequence[int], ids: Tensor | None = None) -> Tensor:
+        """Scores of a draft bent so that the largest is the token that would be drawn, were they the target's.
+
+        scores: [N, M]; places: [N], as in `at_places`; ids: [N, M] or [M], the tokens that the columns are; None: all
+        of them in order -> [N, M] logarithms of probability over time
+        """
+        times = self.times_at(places)
+        if ids is not None:
+            times = times.gather(-1, ids.expand(len(times), -1))
+        return self.distribution(scores).clamp(min=LEAST).log() - times.log()
+
+    def times_at(self, places: Sequence[int]) -> Tensor:
+        """[N, V]"""
+        rows = {place: self.times.at(place) for place in dict.fromkeys(sorted(places))}
+        return torch.stack([rows[place] for place in places])
 
     def distribution(self, scores: Tensor) -> Tensor:
         """What sampling draws from, for rows that nothing but their scores decides. scores: [N, V] -> [N, V]"""
@@ -136,6 +173,7 @@ class Choice:
 
     def commit(self, token: int) -> bool:
         """Append a token to the prefix; True when it is the last."""
+        self.times.advance()
         if self.length == self.prefix.shape[1]:
             self.prefix = torch.cat([self.prefix, torch.empty_like(self.prefix)], dim=1)
         self.prefix[0, self.length] = token
@@ -150,10 +188,15 @@ class Choice:
             return logits  # the argmax of the raw scores, without a float copy of them
         return self.processors(cast(torch.LongTensor, prefix), logits.to(torch.float32, copy=True))
 
-    def _pick(self, scores: Tensor) -> Tensor:
-        if not self.sample:
-            return scores.argmax(-1)
-        return torch.multinomial(scores.softmax(-1), 1, generator=self.generator)[:, 0]
+
+def first_of(arrivals: Tensor) -> list[int]:
+    """Who wins each race. arrivals: probabilities over times [N, V]"""
+    best, tokens = arrivals.max(-1)
+    if not bool((best > 0).all()):
+        raise ValueError(
+            "the target's scores of the next token are no numbers: a token cannot be drawn from them"
+        )
+    return tokens.tolist()
 
 
 def choice_for(config: SamplingConfig, prompt: Tensor, end_ids: Iterable[int] = ()) -> Choice:

@@ -20,7 +20,7 @@ def verify(tree: Tree, logits: Tensor, choice: Choice, drawn_from: Tensor | None
     """
     if drawn_from is not None:
         return verify_by_rejection(tree, logits, choice, drawn_from)
-    drawn = choice.at_every_node(logits)
+    drawn = choice.at_every_node(logits, tree.depths)
     path, tokens, stopped = [0], [], False
     while True:
         node = path[-1]

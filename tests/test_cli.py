@@ -173,7 +173,12 @@ def test_top_p_reaches_the_target(generate):
 def test_methods_say_the_same(generate):
     answers = {
         generate("--prompt", "Hi", "--max-new-tokens", "24", *arguments).stdout
-        for arguments in (["--method", "plain"], ["--method", "dflash"], ["--method", "reanchor", "--verifier-path", "attach"], [])
+        for arguments in (
+            ["--method", "plain"],
+            ["--method", "dflash"],
+            ["--method", "reanchor", "--verifier-path", "attach"],
+            [],
+        )
     }
     assert len(answers) == 1
 

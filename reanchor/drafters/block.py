@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reanchor.attention.table import Attention
 from reanchor.core import Draft, Retained
-from reanchor.drafters.base import Carry, Draw
+from reanchor.drafters.base import Carry, Draw, Race
 from reanchor.drafters.body import Body
 from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.context import ContextCache
@@ -114,6 +114,7 @@ class BlockDrafter(nn.Module):
         top_k: int = 0,
         carry: Carry = "none",
         draw: Draw | None = None,
+        race: Race | None = None,
     ) -> Draft:
         offsets = (0, *shifts)
         assert all(0 < shift <= len(retained) for shift in shifts), "a shift needs its retained state"
@@ -122,7 +123,7 @@ class BlockDrafter(nn.Module):
         ids[:, 0] = torch.tensor(anchors)
         ids = ids.to(self.device)
         hidden = self.states(ids, offsets, retained.features, cache, carry)  # [blocks, K, H]
-        proposal = self.propose(hidden, ids[:, 0], draw)
+        proposal = self.propose(hidden, ids[:, 0], draw, race, offsets)
         tokens = torch.cat([ids[:, :1], proposal.tokens], dim=1)  # [blocks, K + 1]
         confidence = self.confidence(hidden, tokens)
         blocks = tokens.tolist() if confidence is None else self.cut(tokens, confidence)
@@ -186,11 +187,21 @@ class BlockDrafter(nn.Module):
             logits = torch.tanh(logits / self.config.softcap) * self.config.softcap
         return logits
 
-    def propose(self, hidden: Tensor, anchors: Tensor, draw: Draw | None = None) -> Proposal:
-        """hidden: [blocks, K, H]; anchors: [blocks]"""
+    def propose(
+        self,
+        hidden: Tensor,
+        anchors: Tensor,
+        draw: Draw | None = None,
+        race: Race | None = None,
+        offsets: Sequence[int] = (),
+    ) -> Proposal:
+        """hidden: [blocks, K, H]; anchors, offsets: [blocks]"""
         scores, corrector = self.score(hidden), self.corrector
         if corrector is not None:
-            return walk(corrector, scores, hidden, anchors, self, draw)
+            return walk(corrector, scores, hidden, anchors, self, draw, race, offsets)
+        if race is not None:
+            places = [offset + index for offset in offsets for index in range(scores.shape[1])]
+            scores = race(scores.flatten(0, 1), places, self.columns()).view_as(scores)
         if draw is None:
             return Proposal(self.target_ids(scores.argmax(-1)), scores, None)
         column, probabilities = draw(scores.flatten(0, 1))
@@ -201,13 +212,15 @@ class BlockDrafter(nn.Module):
         """The baseline's distributions over the target's tokens. -> [K, V]"""
         assert proposal.drawn_from is not None
         found = proposal.drawn_from[0]  # [K, M]
-        if proposal.ids is not None:
-            ids = proposal.ids[0]
-        elif self.config.draft_vocab_size:
-            ids = self.target_ids(torch.arange(found.shape[-1], device=found.device)).expand_as(found)
-        else:
+        ids = self.columns() if proposal.ids is None else proposal.ids[0]
+        if ids is None:
             return found
-        return found.new_zeros(len(found), self.config.vocab_size).scatter_(-1, ids, found)
+        return found.new_zeros(len(found), self.config.vocab_size).scatter_(-1, ids.expand_as(found), found)
+
+    def columns(self) -> Tensor | None:
+        """The target's ids of the head's scores, [M]; None: in order."""
+        size = self.config.draft_vocab_size
+        return self.target_ids(torch.arange(size, device=self.device)) if size else None
 
     def target_ids(self, ids: Tensor) -> Tensor:
         """Ids of the head's vocabulary as the target's."""

@@ -5,14 +5,14 @@ It knows no head by name and no file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from reanchor.drafters.base import Draw
+from reanchor.drafters.base import Draw, Race
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ class Vocabulary(Protocol):
     def target_ids(self, ids: Tensor) -> Tensor:
         """Ids of the head's vocabulary as the target's."""
 
+    def columns(self) -> Tensor | None:
+        """The target's ids of all scores, [M]; None: in order."""
+
 
 class Corrector(Protocol):
     def correct(self, slot: Slot, state: Any) -> tuple[Tensor, Tensor | None, Any]:
@@ -55,8 +58,10 @@ def walk(
     anchors: Tensor,
     vocabulary: Vocabulary,
     draw: Draw | None = None,
+    race: Race | None = None,
+    offsets: Sequence[int] = (),
 ) -> Proposal:
-    """All blocks side by side, greedily unless there is a `draw`.
+    """All blocks side by side, greedily unless there is a `draw` or a `race`, for which blocks have their offsets.
 
     scores: [blocks, K, M]; hidden: [blocks, K, H]; anchors: [blocks]
     """
@@ -65,6 +70,9 @@ def walk(
     for index in range(scores.shape[1]):
         slot = Slot(index, scores[:, index], hidden[:, index], previous, vocabulary.embed)
         row, candidates, state = corrector.correct(slot, state)
+        if race is not None:
+            named = vocabulary.columns() if candidates is None else candidates
+            row = race(row, [offset + index for offset in offsets], named)
         if draw is None:
             best = row.argmax(-1, keepdim=True)  # [blocks, 1]
         else:

@@ -21,8 +21,8 @@ CAPTURABLE = {
 
 def refusal(choice: Choice, config: DecodeConfig) -> str | None:
     """Why a decode's tokens are not chosen on the device."""
-    if choice.sample and config.stochastic == "rejection":
-        return "rejection sampling draws on the host"
+    if choice.sample and (config.stochastic == "rejection" or config.races):
+        return "drafts that know the target's draw, or are judged by rejection, are the host's"
     if choice.criteria or choice.record is not None or type(choice) is not Choice:
         return "criteria and recorded scores are the host's"
     if not (choice.sample or not choice.processors):

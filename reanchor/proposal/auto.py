@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from reanchor.core import Draft, Plan, Retained, Tree, Verdict
 from reanchor.proposal.costs import Costs
@@ -17,10 +18,12 @@ from reanchor.proposal.sources import (
     QUOTED,
     Chances,
     Claim,
+    Raced,
     Recall,
     Shifted,
     Source,
     Text,
+    TimesAt,
     baseline,
     verifier_path,
 )
@@ -41,12 +44,19 @@ class Auto:
     """
 
     def __init__(
-        self, prompt: Sequence[int], max_nodes: int, costs: Costs | None = None, sampled: bool = False
+        self,
+        prompt: Sequence[int],
+        max_nodes: int,
+        costs: Costs | None = None,
+        sampled: bool = False,
+        times: TimesAt | None = None,
     ) -> None:
         self.prices, self.recall, self.text = Prices(sampled=sampled), Recall(), Text()
         if costs is not None:  # what earlier decodes learnt
             self.prices = costs.experience.prices = costs.experience.prices or self.prices
         self.text.extend(prompt)
+        self.times = times
+        self.seen: dict[int, Any] = {}  # times by depth, as the round under way saw them
         self.states: list[Chances] = []  # the target's candidates at the retained states
         self.sources: list[Source] = []
         self.max_nodes, self.costs = max_nodes, costs
@@ -57,6 +67,7 @@ class Auto:
 
     def plan(self, shifts: int, max_depth: int) -> Plan:
         """What the coming round is to do. shifts: shifted blocks there could be."""
+        self.seen.clear()
         if self.planner is None:
             self.current = Plan("shifted" if shifts else "baseline", 1 + shifts, "fixed")
             return self.current
@@ -84,8 +95,16 @@ class Auto:
         return trie.freeze(len({origin for origin in trie.origins if origin > 0}), values[: len(trie.tokens)])
 
     def _standing(self) -> list[Source]:
-        """The sources that need no draft."""
-        return [verifier_path(self.states), self.recall, self.text]
+        """The sources that need no draft, which was made by the times already."""
+        standing: list[Source] = [verifier_path(self.states), self.recall, self.text]
+        return standing if self.times is None else [Raced(source, self.times_at) for source in standing]
+
+    def times_at(self, depth: int) -> Any:
+        """What this round knows of a depth, also after its tokens are committed."""
+        if depth not in self.seen:
+            assert self.times is not None
+            self.seen[depth] = self.times(depth).numpy(force=True)
+        return self.seen[depth]
 
     def _grow(self, trie: Trie, floor: float) -> list[float]:
         return grow(trie, lambda node: self.prices.of(self.claims(trie, node), trie.depths[node]), floor)

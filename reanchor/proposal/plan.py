@@ -1,9 +1,10 @@
 """How much a round is given: nothing, a trie of what is known already, a drafted block, shifted blocks too.
 
-The four are compared by the tokens they are expected to give beyond what their seconds would give at the pace of decoding
-so far. The pace is an average over many rounds, those of earlier decodes included: one lucky round must not make all else
-look slow. What a draft is worth is known only by drafting, so it is an exponential average, renewed by a probe when it
-has not been seen for a while. Where the next decode begins is what the decodes before it came to (`Experience`).
+The four are compared by the tokens they are expected to give beyond what their seconds would give at the pace of
+decoding so far. The pace is an average over many rounds, those of earlier decodes included: one lucky round must not
+make all else look slow. What a draft is worth is known only by drafting, so it is an exponential average, renewed by a
+probe when it has not been seen for a while. Where the next decode begins is what the decodes before it came to
+(`Experience`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from reanchor.proposal.auto import Auto
 from reanchor.proposal.costs import Costs
 from reanchor.proposal.draws import Acceptance, grow_by_draws
 from reanchor.proposal.retention import rejected_path
-from reanchor.proposal.sources import Chances
+from reanchor.proposal.sources import Chances, TimesAt
 from reanchor.proposal.trie import Trie
 
 
@@ -55,9 +55,16 @@ class Rule:
 
 
 def proposer_for(
-    config: DecodeConfig, prompt: Sequence[int], costs: Costs | None, sampled: bool, seed: int | None
+    config: DecodeConfig,
+    prompt: Sequence[int],
+    costs: Costs | None,
+    sampled: bool,
+    seed: int | None,
+    times: TimesAt | None = None,
 ) -> Rule | Auto:
-    """What assembles the tries of one decode. sampled: the target samples; seed: of what is drawn from the drafter."""
+    """What assembles the tries of one decode. sampled: the target samples; seed: of what is drawn from the drafter;
+    times: what the target's draws are decided by, where drafts may know.
+    """
     if config.method == "auto":
-        return Auto(prompt, config.node_budget or 1, costs, sampled)
+        return Auto(prompt, config.node_budget or 1, costs, sampled, times)
     return Rule(config, seed)

@@ -6,14 +6,18 @@ Depth is that of the parent: 0 asks for the children of the anchor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from reanchor.core import BASELINE, RECALL, TEXT, VERIFIER_PATH
 
+TimesAt = Callable[
+    [int], Any
+]  # depth of a node -> what decides the draw among its children: a time a token, [V]
 Chances = Mapping[int, float]  # token -> its probability as the source sees it; what is not named has none
 RECALLED, QUOTED = 3, 4  # longest contexts, in tokens
+LEAST = 1e-9  # of a time
 RECENT = 8  # occurrences of a context in the text that are counted
 
 
@@ -106,6 +110,25 @@ class Text:
             for context in contexts(self.text, QUOTED):
                 self.followers.setdefault(context, []).append(token)
             self.text.append(token)
+
+
+class Raced:
+    """A source whose tokens meet the times that decide the target's draw: who would win, were the chances right.
+
+    A token wins with its chance over its time against the others', what is not named having a time of one.
+    """
+
+    def __init__(self, source: Source, times: TimesAt) -> None:
+        self.source, self.times = source, times
+
+    def claims(self, path: Sequence[int], depth: int) -> Iterable[Claim]:
+        found = self.source.claims(path, depth)
+        return [replace(claim, chances=self.raced(claim.chances, self.times(depth))) for claim in found]
+
+    def raced(self, chances: Chances, times: Sequence[float]) -> Chances:
+        arrivals = {token: chance / max(float(times[token]), LEAST) for token, chance in chances.items()}
+        total = sum(arrivals.values()) + max(0.0, 1.0 - sum(chances.values()))
+        return {token: arrival / total for token, arrival in arrivals.items()}
 
 
 def contexts(path: Sequence[int], longest: int) -> list[tuple[int, ...]]:

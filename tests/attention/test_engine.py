@@ -92,7 +92,9 @@ def test_kernels_and_backends_agree_on_the_embedded_pair(stack):
     dense.target.scope = None
     expected = [(step.tokens, step.accepted) for step in dense.decode(prompt, limit)]
     for choice in choices:
-        decoder = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig("reanchor", attention=choice, stack=stack))
+        decoder = SpeculativeDecoder(
+            pair.target, pair.drafter, DecodeConfig("reanchor", attention=choice, stack=stack)
+        )
         assert [(step.tokens, step.accepted) for step in decoder.decode(prompt, limit)] == expected
         assert decoder.target.attention.used == ("sdpa" if choice == "auto" else choice,)
 
@@ -109,7 +111,9 @@ def test_a_backend_that_cannot_is_refused_by_name():
 def test_a_model_out_of_reach_decodes_by_its_own_attention_and_says_so(monkeypatch):
     model, prompt, script = setup("llama", new=6)
     monkeypatch.setattr(type(model), "_supports_attention_backend", False)
-    decoder = SpeculativeDecoder(model, ScriptedDrafter(script, "second"), DecodeConfig("reanchor", stack="hf"))
+    decoder = SpeculativeDecoder(
+        model, ScriptedDrafter(script, "second"), DecodeConfig("reanchor", stack="hf")
+    )
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=6)))
     assert [token for step in steps for token in step.tokens] == script[len(prompt) :][:6]
     report = decoder.target.attention.report()

@@ -39,7 +39,9 @@ def few_tokens(seed: int = 1) -> LlamaForCausalLM:
 
 def decode(model, drafter, prompt=PROMPT, new=48, end_ids=(), **knobs):
     """All that steps say, and the decoder."""
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack="lean", **{"method": "reanchor", **knobs}))
+    decoder = SpeculativeDecoder(
+        model, drafter, DecodeConfig(stack="lean", **{"method": "reanchor", **knobs})
+    )
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=new), end_ids=end_ids))
     told = [
         (
@@ -180,7 +182,9 @@ def test_a_drafter_given_other_weights_is_followed():
 
 def refused(reason: str, drafter=None, choice=None, **knobs) -> None:
     model = few_tokens()
-    decoder = SpeculativeDecoder(model, drafter or block_drafter(model), DecodeConfig(graphs=True, **{"method": "reanchor", **knobs}))
+    decoder = SpeculativeDecoder(
+        model, drafter or block_drafter(model), DecodeConfig(graphs=True, **{"method": "reanchor", **knobs})
+    )
     list(decoder.decode(PROMPT % FEW, SamplingConfig(max_new_tokens=12), choice=choice))
     report = decoder.stack_report()["graphs"]
     assert report["whole_rounds"] == 0 and reason in next(iter(report["host_rounds"]))

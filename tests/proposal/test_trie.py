@@ -41,7 +41,11 @@ def sees(tree: Tree, node: int) -> set[int]:
 def test_a_tree_is_a_tree(rows, attach, verifier_path):
     draft, retained = draft_of(rows)
     tree = assemble(
-        draft, retained, DecodeConfig("reanchor", attach=attach, verifier_path=verifier_path), 99, random.Random(1)
+        draft,
+        retained,
+        DecodeConfig("reanchor", attach=attach, verifier_path=verifier_path),
+        99,
+        random.Random(1),
     )
     assert tree.parents[0] == -1 and all(parent < node for node, parent in enumerate(tree.parents))
     edges = list(zip(tree.parents[1:], tree.tokens[1:], strict=True))

@@ -85,7 +85,10 @@ def test_hooks_and_own_forwards():
 def test_hidden_states_asked_for_before_are_no_obstacle():
     model = variant("llama")
     model(PROMPT[None], output_hidden_states=True)
-    assert target_for(model, (0,), DecodeConfig("reanchor")).stack_report() == {"used": "lean", "declined": None}
+    assert target_for(model, (0,), DecodeConfig("reanchor")).stack_report() == {
+        "used": "lean",
+        "declined": None,
+    }
 
 
 def test_further_parameters():

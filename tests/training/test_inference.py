@@ -151,7 +151,10 @@ def test_a_markov_drafter_carries_over_too(tmp_path):
 def test_on_by_default_where_it_was_learned(drafter, plain):
     assert SpeculativeDecoder(MODEL, drafter).config.carryover is True
     assert SpeculativeDecoder(MODEL, plain).config.carryover is False
-    assert SpeculativeDecoder(MODEL, drafter, DecodeConfig("reanchor", carryover=False)).config.carryover is False
+    assert (
+        SpeculativeDecoder(MODEL, drafter, DecodeConfig("reanchor", carryover=False)).config.carryover
+        is False
+    )
     with pytest.raises(ValueError, match="not trained to read rejected states.*turn it off"):
         SpeculativeDecoder(MODEL, plain, DecodeConfig("reanchor", carryover=True))
 
