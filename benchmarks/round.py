@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -234,7 +234,7 @@ class Given(Choice):
     tree: Tree | None = None
     drafts = 0
 
-    def at_every_node(self, logits: Tensor) -> list[int]:
+    def at_every_node(self, logits: Tensor, depths: Sequence[int]) -> list[int]:
         tokens = logits.argmax(-1).tolist()
         path = self.tree.paths[0][: self.drafts + 1] if self.tree is not None and self.tree.paths else []
         for node, child in zip(path, path[1:], strict=False):

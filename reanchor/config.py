@@ -13,7 +13,7 @@ Attach = Literal["earliest", "fixed", "longest", "random", "all"]
 Retention = Literal["first", "longest"]
 Scope = Literal["full", "in_block", "extension"]
 VerifierPath = Literal["off", "path", "attach"]
-Stochastic = Literal["race", "sample", "rejection"]
+Stochastic = Literal["auto", "race", "sample", "rejection"]
 AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
 StackChoice = Literal["auto", "hf", "lean"]
 KINDS: dict[type, tuple[str, type]] = {
@@ -74,11 +74,11 @@ class DecodeConfig:
         "The baseline block reads the rejected states of the last round.  [default: when the drafter was trained to]",
     )
     carry_shifted: bool = knob(False, "Shifted blocks, too, read the rejected states beyond their own.")
-    stochastic: Stochastic | None = knob(
-        None,
+    stochastic: Stochastic = knob(
+        "auto",
         "How drafts are made and judged at a temperature: those that the numbers of the target's draw favour, or the "
         "likeliest, against the target's own draw; or by the ratio of the target's and the drafter's distributions "
-        "(methods dflash and ddtree).  [default: race with method auto, else sample]",
+        "(methods dflash and ddtree). auto: race with method auto, else sample.",
     )
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
@@ -118,7 +118,7 @@ class DecodeConfig:
     @property
     def races(self) -> bool:
         """Are drafts at a temperature to win the target's own race?"""
-        return self.stochastic == "race" or (self.stochastic is None and self.method == "auto")
+        return self.stochastic == "race" or (self.stochastic == self.method == "auto")
 
     @property
     def node_budget(self) -> int | None:

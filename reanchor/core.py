@@ -95,7 +95,7 @@ class Plan:
     """What one round was given, and why.
 
     name: plain, known (a trie of what is known without drafting), baseline or shifted; rule with other methods.
-    why: fixed (a budget was given), pays (most expected tokens per second), probe (not seen for long) or rest.
+    why: fixed (a budget was given), pays (most expected tokens per second) or probe (not seen for long).
     """
 
     name: str

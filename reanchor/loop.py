@@ -114,7 +114,7 @@ def propose(
         asked["carry"] = "all" if config.carry_shifted else "baseline"
     if by_rejection(choice, config):
         asked["draw"] = choice.draw if config.method == "dflash" else choice.weigh
-    if races(choice, config):
+    if races(choice, config) and getattr(drafter, "races", False):
         asked["race"] = choice.race
     draft = drafter.draft(anchor, retained, range(1, blocks), context, top_k, **asked)
     if config.method != "ddtree":

@@ -27,7 +27,8 @@ ENGINE = {
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "config": set(),
-    "sampling": {"config"},
+    "times": set(),
+    "sampling": {"config", "times"},
     "datasets": set(),
     "cache": {"core", "attention"},
     "attention": {"core"},

@@ -46,7 +46,7 @@ class Drafter(Protocol):
 
         Leaves the cache as it was. top_k > 0 also fills `candidates` and `log_probs`. `carry` is asked only of a
         drafter that has an attribute `carryover`, true. `draw` replaces the argmax and fills `distribution`;
-        `race` bends all scores before anything is chosen by them.
+        `race` bends all scores before anything is chosen by them; asked only where an attribute `races` is true.
         """
 
 

@@ -53,6 +53,7 @@ class BlockDrafter(nn.Module):
         self.tap_layers, self.block_size = config.tap_layers, config.block_size
         self.proposals = config.proposals
         self.groups = config.heads // config.kv_heads
+        self.races = True  # it can draft what the numbers of the target's draw favour
         self.confidence_threshold = 0.0  # proposals from the first less sure on are not made; 0 makes all
         self.borrowed: tuple[Any, Any] = (None, None)
         self.attention = Attention()  # what attends to blocks; replace it to choose

@@ -73,14 +73,11 @@ class Auto:
             return self.current
         self.planner.took(self.committed, self.planner.costs.correct())
         self.planner.costs.context = len(self.text.text) - 1
-        if self.planner.resting():
-            self.current = Plan("plain", 0, "rest")
-        else:
-            self.sources = self._standing()
-            known = Trie(self.text.text[-1], min(GLIMPSE, self.max_nodes), max_depth)
-            values = self._grow(known, self.planner.floor("known"))
-            self.known = self.planner.size(values, "known")[0]
-            self.current = self.planner.choose(values, shifts)
+        self.sources = self._standing()
+        known = Trie(self.text.text[-1], min(GLIMPSE, self.max_nodes), max_depth)
+        values = self._grow(known, self.planner.floor("known"))
+        self.known = self.planner.size(values, "known")[0]
+        self.current = self.planner.choose(values, shifts)
         return self.current
 
     def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
@@ -132,8 +129,7 @@ class Auto:
         the nodes whose states are retained.
         """
         self.states = []
-        if self.current.why != "rest":  # a rest is to be as cheap as plain decoding; the text remembers
-            self._learn_prices(tree, verdict, beliefs(), kept)
+        self._learn_prices(tree, verdict, beliefs(), kept)
         self.text.extend(verdict.tokens)
         if self.planner is not None and tree.values:
             shifted = sum(tree.origins[node] > 0 for node in verdict.path)

@@ -15,13 +15,12 @@ from reanchor.core import Plan
 from reanchor.proposal.costs import Costs
 from reanchor.proposal.experience import PRIOR_WEIGHT, SOON
 
-RATE = 0.15  # weight of the newest round within a decode
-EARLY = 3.0  # rounds that what is known beforehand is worth: the first rounds weigh 1 / (EARLY + rounds)
+RATE = 0.06  # weight of the newest round within a decode
+EARLY = 6.0  # rounds that what is known beforehand is worth: the first rounds weigh 1 / (EARLY + rounds)
 SLOW = 0.03  # weight of the newest round in what later decodes begin with
-LATE = 256  # rounds until a draft that failed again and again is tried again
+LATE = 64  # rounds until a draft that failed again and again is tried again
 FIRST = 8.0  # rounds of plain decoding that the pace begins with
 PACE_RATE = 0.05  # weight of the newest round in the pace
-NAP, LONGEST_NAP = 2, 8  # rounds of the first rest; each that follows at once is twice as long
 
 
 class Planner:
@@ -37,24 +36,18 @@ class Planner:
         self.came = {kind: PRIOR_WEIGHT * self.experience.trust(kind) for kind in self.promised}
         if not self.experience.seconds:
             self.experience.tokens, self.experience.seconds = FIRST, FIRST * costs.verify(1)
-        self.rest, self.nap = 0, NAP  # plain rounds left before anything is weighed again; the next rest
 
     @property
     def pace(self) -> float:
         """Tokens that a second gives: the speed of late, at least that of plain decoding."""
         return max(1 / self.costs.verify(1), self.experience.tokens / self.experience.seconds)
 
-    def resting(self) -> bool:
-        """A new round begins; is it to be plain without being weighed?"""
-        for kind in self.experience.unseen:
-            self.experience.unseen[kind] += 1
-        self.rest = max(0, self.rest - 1)
-        return self.rest > 0
-
     def choose(self, known: Sequence[float], shifts: int) -> Plan:
         """known: values of the trie that needs no draft, best first; shifts: shifted blocks there could be."""
         blocks = {"known": 0, "baseline": 1, **({"shifted": 1 + shifts} if shifts else {})}
         experience = self.experience
+        for kind in experience.unseen:
+            experience.unseen[kind] += 1
         for kind, rounds in experience.unseen.items():
             if kind in blocks and rounds > experience.patience[kind]:
                 experience.patience[kind] = min(2 * experience.patience[kind], LATE)
@@ -120,10 +113,6 @@ class Planner:
 
     def _note(self, name: str) -> None:
         """What pays is tried again soon after it stops; what doesn't, later and later."""
-        if name == "plain":
-            self.rest, self.nap = self.nap, min(2 * self.nap, LONGEST_NAP)
-            return
-        self.nap = NAP
         patience = self.experience.patience
-        paying = {"known": (), "baseline": ("baseline",)}.get(name, tuple(patience))
+        paying = {"plain": (), "known": (), "baseline": ("baseline",)}.get(name, tuple(patience))
         patience.update(dict.fromkeys(paying, SOON))

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 import reanchor.decoder
 import reanchor.loop
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import Draft, Retained
+from reanchor.core import BASELINE, Draft, Retained
 from reanchor.proposal import Trie
 from reanchor.proposal.auto import Auto, grow
 from reanchor.proposal.costs import Costs
 from reanchor.stats import Recorder
+from reanchor.times import Times
 from tests import test_sampling as sampling
 from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
 
@@ -157,7 +158,7 @@ def test_costs_choose_the_size_and_nothing_else(steep, monkeypatch):
     figures = recorder.stats.to_dict()
     plans, rounds = figures["plans"], figures["per_round"]
     assert sum(plans.values()) == figures["rounds"] and figures["expected_tau"] > 0
-    plain = plans.get("plain, pays", 0) + plans.get("plain, rest", 0)
+    plain = plans.get("plain, pays", 0)
     if steep:
         assert plain > 0.5 * figures["rounds"] and any("probe" in name for name in plans)
         assert all(each["nodes"] == 1 and not each["blocks"] for each in rounds if each["plan"] == "plain")
@@ -173,10 +174,13 @@ def test_a_given_budget_is_kept_to():
     assert {step.plan.why for step in steps} == {"fixed"}
 
 
-def test_a_drafter_without_candidates_is_refused():
-    decoder = SpeculativeDecoder(tiny_target(), ScriptedDrafter([1] * 99), DecodeConfig("auto"))
-    with pytest.raises(ValueError, match="auto needs candidates"):
-        list(decoder.decode(PROMPT))
+def test_a_drafter_without_candidates_is_taken_at_its_word():
+    model, prompt = tiny_target(), PROMPT
+    script = prompt.tolist() + greedy(model, prompt, 40)
+    decoder = SpeculativeDecoder(model, ScriptedDrafter(script), DecodeConfig("auto", max_nodes=8))
+    steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=30)))
+    assert [token for step in steps for token in step.tokens] == script[len(prompt) :][:30]
+    assert sum(origin == BASELINE for step in steps for origin in step.origins) > 5
 
 
 class RandomGuesser(Guesser):
@@ -184,14 +188,35 @@ class RandomGuesser(Guesser):
         super().__init__(script, "random", block_size, vocab)
 
 
+class Racer(RandomGuesser):
+    """Scores of every token at every position, and what of them would win the race."""
+
+    races = True
+
+    def draft(self, anchor, retained, shifts, cache, top_k=0, race=None) -> Draft:
+        plain = ScriptedDrafter.draft(self, anchor, retained, shifts, cache)
+        scores = torch.randn(len(plain.offsets), self.proposals, self.vocab, generator=self.generator)
+        if race is not None:
+            places = [offset + index for offset in plain.offsets for index in range(self.proposals)]
+            scores = race(scores.flatten(0, 1), places, None).view_as(scores)
+        log_probs, candidates = scores.log_softmax(-1).topk(self.vocab)
+        blocks = [
+            [block[0], *row] for block, row in zip(plain.blocks, candidates[:, :, 0].tolist(), strict=True)
+        ]
+        return Draft(plain.offsets, blocks, candidates, log_probs)
+
+
 model = sampling.model  # the fixture of a target whose every sequence can be counted
 
 
+@pytest.mark.parametrize("method", ["auto", "dflash", "reanchor", "ddtree"])
 @pytest.mark.parametrize("rules", ["t1", "t0.7-top-p", "penalty"])
-def test_sampled_tokens_have_the_targets_distribution(model, rules, monkeypatch):
-    monkeypatch.setattr(sampling, "ScriptedDrafter", RandomGuesser)
+def test_sampled_tokens_have_the_targets_distribution(model, rules, method, monkeypatch):
+    """Drafts race: they know the numbers that the target's draw is decided by."""
+    monkeypatch.setattr(sampling, "ScriptedDrafter", Racer)
     joint = sampling.exact(model, sampling.processors(rules))
-    counts = sampling.draws(model, sampling.processors(rules), DecodeConfig("auto", max_nodes=9))
+    config = DecodeConfig(method, max_nodes=9, stochastic="race")
+    counts = sampling.draws(model, sampling.processors(rules), config, 1200 if method == "auto" else 600)
     assert sampling.p_value(counts, joint) > 1e-3
 
 
@@ -202,7 +227,8 @@ def test_a_broken_verifier_fails_the_same_test(model, monkeypatch):
         "verify",
         lambda tree, logits, choice, *_: sampling.accepts_any_child(tree, logits, choice),
     )
-    counts = sampling.draws(model, sampling.processors("t1"), DecodeConfig("auto", max_nodes=9), 500)
+    config = DecodeConfig("auto", max_nodes=9, stochastic="sample")
+    counts = sampling.draws(model, sampling.processors("t1"), config, 500)
     assert sampling.p_value(counts, sampling.exact(model, sampling.processors("t1"))) < 1e-9
 
 
@@ -219,18 +245,27 @@ def test_the_states_retained_are_those_of_the_likeliest_rejected_path():
     assert [step.retained for step in steps[1:]] == lengths[:-1] and any(lengths)
 
 
+def test_times_that_come_again_fail_the_same_test(model, monkeypatch):
+    """A position whose times were another's has tokens that depend on those before."""
+    monkeypatch.setattr(sampling, "ScriptedDrafter", Racer)
+    monkeypatch.setattr(Times, "advance", lambda self: None)
+    counts = sampling.draws(model, sampling.processors("t1"), DecodeConfig("auto", max_nodes=9), 500)
+    assert sampling.p_value(counts, sampling.exact(model, sampling.processors("t1"))) < 1e-6
+
+
+@pytest.mark.parametrize("stochastic", ["sample", "race"])
 @pytest.mark.parametrize("method", ["plain", "dflash", "reanchor", "ddtree", "auto"])
-def test_on_a_cpu_a_seed_gives_every_method_the_tokens_of_plain_decoding(model, method):
+def test_on_a_cpu_a_seed_gives_every_method_the_tokens_of_plain_decoding(model, method, stochastic):
     terms = SamplingConfig(max_new_tokens=20, temperature=0.8, seed=7)
 
     def tokens(config: DecodeConfig) -> list[int]:
         torch.manual_seed(0)
-        drafter = Guesser([0] * 99, "random", block_size=3, vocab=sampling.VOCAB)
+        drafter = Racer([0] * 99, "random", block_size=3, vocab=sampling.VOCAB)
         drafter.tap_layers = (0,)
         decoder = SpeculativeDecoder(model, drafter, config)
         return [token for step in decoder.decode(sampling.PROMPT, terms) for token in step.tokens]
 
-    assert tokens(DecodeConfig(method, max_nodes=9)) == tokens(DecodeConfig("plain"))
+    assert tokens(DecodeConfig(method, max_nodes=9, stochastic=stochastic)) == tokens(DecodeConfig("plain"))
 
 
 def test_beliefs_of_a_large_vocabulary_are_its_likeliest_tokens():

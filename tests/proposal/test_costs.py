@@ -103,10 +103,6 @@ def played(planner: Planner, rounds: int, gain: float, shifted: float, known: fl
     """Plans of rounds in which a draft adds `gain` tokens and shifted blocks `shifted`."""
     plans = []
     for _ in range(rounds):
-        if planner.resting():
-            plans.append(Plan("plain", 0, "rest"))
-            planner.took(1, planner.costs.verify(1))
-            continue
         values = [1.0, *(known / 8 for _ in range(8))]
         plan = planner.choose(values, 3)
         added = gain * (plan.blocks > 0)
