@@ -117,7 +117,7 @@ def terms_of(given: dict[str, Any]) -> Terms:
         given["target"],
         tuple(method for method in METHODS if method in given["methods"]),
         tuple(dict.fromkeys(given["peers"])),
-        take(DecodeConfig, {**given, "method": "reanchor"}),
+        take(DecodeConfig, {**given, "method": "dflash"}),
         SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], seed),
         temperatures_of(given["temperature"]),
         given["raw"],

@@ -30,6 +30,7 @@ class Difference:
 
 def methods(config: DecodeConfig) -> tuple[Method, ...]:
     """The three, and the one asked for when it is another."""
+    assert config.method is not None
     return METHODS if config.method in METHODS else (*METHODS, config.method)
 
 

@@ -48,6 +48,7 @@ def generate(**given: Any) -> None:
 def answer(text: str, config: DecodeConfig, sampling: SamplingConfig, given: dict[str, Any]) -> None:
     with console.status("Loading"):
         pair = load(config, given)
+    config = config.on(pair.target.device.type)
     from .answer import AnswerStream
     from .run import Request, run
 

@@ -5,7 +5,7 @@ fields.
 from __future__ import annotations
 
 import numbers
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
 Method = Literal["auto", "reanchor", "dflash", "ddtree", "plain"]
@@ -39,9 +39,10 @@ def check_fields(config: object) -> None:
     """Raise ValueError for a field whose value is not of its declared type, or none of its choices."""
     for name, hint in get_type_hints(type(config)).items():
         allowed, value = get_args(hint) or (hint,), getattr(config, name)
-        if isinstance(allowed[0], str):
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        words = allowed if isinstance(allowed[0], str) else get_args(allowed[0])
+        if words:
+            if value not in words and not (value is None and type(None) in allowed):
+                raise ValueError(f"{name} must be one of {', '.join(words)}, got {value!r}")
         elif not any(fits(value, each) for each in allowed):
             wanted = " or ".join("none" if each is type(None) else KINDS[each][0] for each in allowed)
             raise ValueError(f"{name} must be {wanted}, got {value!r}")
@@ -58,10 +59,11 @@ def fits(value: object, kind: type) -> bool:
 class DecodeConfig:
     """How a round proposes. Nothing here can change the output, only how many tokens a round commits."""
 
-    method: Method = knob(
-        "auto",
+    method: Method | None = knob(
+        None,
         "What a round verifies: the best trie of every source's candidates, the baseline and shifted blocks, the "
-        "baseline alone, the likeliest tree of its candidates, or nothing.",
+        "baseline alone, the likeliest tree of its candidates, or nothing.  [default: auto on a CPU, where it was "
+        "measured, unless a rule of reanchor's is given; reanchor elsewhere]",
     )
     attach: Attach = knob("earliest", "Where a shifted block joins the baseline (method, Table 6).")
     retention: Retention = knob("first", "Which rejected path leaves its states for the next round.")
@@ -97,14 +99,16 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.method == "auto":
-            usual = {each.name: each.default for each in fields(self)}
-            changed = [name for name in RULES if getattr(self, name) != usual[name]]
-            if changed:
-                raise ValueError(
-                    f"{changed[0]} {getattr(self, changed[0])!r} is a rule of method 'reanchor', and method 'auto' "
-                    "prices every place: use method reanchor, or leave it out"
-                )
+        ruled = self.rules_given()
+        if self.method == "auto" and ruled:
+            raise ValueError(
+                f"{ruled[0]} {getattr(self, ruled[0])!r} is a rule of method 'reanchor', and method 'auto' prices "
+                "every place: use method reanchor, or leave it out"
+            )
+        if self.stochastic == "rejection" and self.method is None:
+            raise ValueError(
+                "stochastic 'rejection' judges tokens drawn from one block: use method dflash or ddtree"
+            )
         if self.stochastic == "rejection" and self.method in UNDRAWN:
             raise ValueError(
                 f"stochastic 'rejection' judges tokens drawn from one block, and method {self.method!r} "
@@ -115,6 +119,17 @@ class DecodeConfig:
         if self.max_nodes is not None and self.max_nodes < 1:
             raise ValueError(f"max_nodes must be at least 1 (the anchor), got {self.max_nodes}")
 
+    def rules_given(self) -> list[str]:
+        """Rules of method reanchor that are not as usual."""
+        usual = {each.name: each.default for each in fields(self)}
+        return [name for name in RULES if getattr(self, name) != usual[name]]
+
+    def on(self, device: str) -> DecodeConfig:
+        """With the method that is usual on a type of device, where none is named."""
+        if self.method is not None:
+            return self
+        return replace(self, method="auto" if device == "cpu" and not self.rules_given() else "reanchor")
+
     @property
     def races(self) -> bool:
         """Are drafts at a temperature to win the target's own race?"""
@@ -123,7 +138,7 @@ class DecodeConfig:
     @property
     def node_budget(self) -> int | None:
         """max_nodes, or the method's own default."""
-        return self.max_nodes if self.max_nodes is not None else DEFAULT_NODES.get(self.method)
+        return self.max_nodes if self.max_nodes is not None else DEFAULT_NODES.get(self.method or "")
 
 
 @dataclass(frozen=True)

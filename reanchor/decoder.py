@@ -50,7 +50,7 @@ class SpeculativeDecoder:
         config: DecodeConfig | None = None,
         say: Callable[[str], None] = silent,
     ) -> None:
-        config = config or DecodeConfig()
+        config = (config or DecodeConfig()).on(model.device.type)
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
         self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter

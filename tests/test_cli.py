@@ -186,12 +186,12 @@ def test_methods_say_the_same(generate):
 def test_compare(generate):
     result = generate("--prompt", "Hi", "--max-new-tokens", "16", "--compare", "--json")
     compared = json.loads(result.stdout)["compare"]
-    assert list(compared) == ["plain", "dflash", "reanchor"]
-    assert [each["identical_tokens"] for each in compared.values()] == ["yes"] * 3
+    assert list(compared) == ["plain", "dflash", "reanchor", "auto"]
+    assert [each["identical_tokens"] for each in compared.values()] == ["yes"] * 4
     assert compared["plain"]["stats"]["tau"] == 1 and compared["plain"]["stats"]["nodes_per_round"] == 1
     assert compared["dflash"]["stats"]["blocks_per_round"] <= 1
     assert compared["dflash"]["tokens"] == compared["plain"]["tokens"]
-    assert re.search(r"identical tokens +│ +yes │ +yes │ +yes", result.stderr)
+    assert re.search(r"identical tokens +│ +yes │ +yes │ +yes │ +yes", result.stderr)
 
 
 def test_compare_shows_the_method_that_was_asked_for(generate):
@@ -389,7 +389,7 @@ def test_the_commands_of_the_readme(demo_pair, line):
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() and "acceptance length" in result.stderr
     if "--compare" in line:
-        assert re.search(r"identical tokens +│ +yes │ +yes │ +yes", result.stderr)
+        assert re.search(r"identical tokens +│ +yes │ +yes │ +yes │ +yes", result.stderr)
 
 
 def test_the_make_targets_of_the_readme():

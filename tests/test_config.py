@@ -34,3 +34,21 @@ def test_a_value_of_the_wrong_kind_is_named(kind: Any, field: str, value: object
 def test_whole_numbers_are_numbers_whoever_made_them() -> None:
     assert SamplingConfig(np.int64(4), temperature=1).max_new_tokens == 4
     assert DecodeConfig("reanchor", max_nodes=np.int64(4)).node_budget == 4
+
+
+def test_the_usual_method_depends_on_the_device_and_on_what_is_asked():
+    assert DecodeConfig().on("cpu").method == "auto" and DecodeConfig().on("cuda").method == "reanchor"
+    assert DecodeConfig(attach="longest").on("cpu").method == "reanchor"
+    assert DecodeConfig("ddtree").on("cpu").method == "ddtree"
+    with pytest.raises(ValueError, match="attach 'longest' is a rule of method 'reanchor'"):
+        DecodeConfig("auto", attach="longest")
+    with pytest.raises(ValueError, match="use method dflash or ddtree"):
+        DecodeConfig(stochastic="rejection")
+    assert [
+        DecodeConfig(m, stochastic=s).races
+        for m, s in (("auto", "auto"), ("dflash", "auto"), ("dflash", "race"))
+    ] == [
+        True,
+        False,
+        True,
+    ]
