@@ -26,6 +26,7 @@ from reanchor.stats import Stopwatch
 from reanchor.target import Target
 
 WIDTHS = (1, 2, 4, 5, 8, 16, 32, 64)  # on CPUs the fifth row may be a step up (linear.py)
+GENERATION = 2  # raised when our passes change their price
 REPEATS = 7
 NEAR, FAR = 64, 1024  # tokens of context behind which auto's costs are measured: in full, and how they grow
 ENOUGH = 2.0  # seconds of measuring, at either, after which no further turn is started
@@ -34,7 +35,9 @@ Curve = dict[int, float]  # size -> seconds
 Stage = Callable[[str], AbstractContextManager[object]]
 
 
-def costs_of(target: Target, drafter: Drafter, largest: int) -> Costs:
+def costs_of(
+    target: Target, drafter: Drafter, largest: int, say: Callable[[str], None] = lambda _message: None
+) -> Costs:
     """Of this pair on this machine, from the cache folder where it has been measured before."""
     file, key = cache_file(), machine_and_pair(target, drafter)
     known = remembered(file)
@@ -43,6 +46,7 @@ def costs_of(target: Target, drafter: Drafter, largest: int) -> Costs:
     entry = known.get(key, {})
     measured = entry.get(near, {}).get("verify", {}).keys() | entry.get(far, {}).get("verify", {}).keys()
     if not {near, far} <= entry.keys() or not {str(width) for width in widths} <= measured:
+        say("Measuring what passes of this pair take here, once")
         clock = Stopwatch(synchronizer(target.device))
         entry = {}
         for context in dict.fromkeys((near, far)):
@@ -114,7 +118,8 @@ def machine_and_pair(target: Target, drafter: Drafter) -> str:
         for model in (target.model, drafter)
     ]
     stack = f"{target.stack_name} stack, {target.attention.choice} attention"
-    return ", ".join([machine, *sizes, str(target.model.dtype), stack, f"torch {torch.__version__}"])
+    versions = f"torch {torch.__version__}, costs {GENERATION}"
+    return ", ".join([machine, *sizes, str(target.model.dtype), stack, versions])
 
 
 @torch.no_grad()

@@ -106,7 +106,7 @@ class SpeculativeDecoder:
             return None
         target, costs = self._costs.get(sample, (None, None))
         if costs is None or target is not self.target:
-            costs = costs_of(self.target, self.drafter, self.config.node_budget or 1)
+            costs = costs_of(self.target, self.drafter, self.config.node_budget or 1, self.say)
             self._costs[sample] = self.target, costs
         return costs.fresh()
 
