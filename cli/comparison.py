@@ -67,7 +67,9 @@ def difference(pair: Pair, request: Request, plain: Run, other: Run) -> Differen
 
 def verdict(pair: Pair, request: Request, plain: Run, other: Run) -> str:
     if request.sampling.temperature > 0:
-        return "sampled, each run draws anew"
+        if plain.tokens == other.tokens:
+            return "yes"
+        return "sampled, each run draws anew" if request.sampling.seed is None else "no, sampled"
     found = difference(pair, request, plain, other)
     return "yes" if found is None else str(found)
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 @pair_options
 @options(SamplingConfig)
 @options(DecodeConfig)
-@click.option("--compare", is_flag=True, help="Also run plain decoding and DFlash on the same prompt.")
+@click.option(
+    "--compare", is_flag=True, help="Also run plain decoding, DFlash and ReAnchor on the same prompt."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the answer.")
 @click.option("--show-trie", is_flag=True, help="Draw the rounds: where each committed token came from.")
 @click.option("--show-round", type=int, help="Draw the trie of this round too.")

@@ -25,8 +25,9 @@ class AcceptanceWatch:
     def see(self, stats: Stats) -> None:
         if self.warned or len(stats.rounds) != ROUNDS:
             return
-        proposed = sum(min(each.depth, self.proposals) for each in stats.rounds)
-        accepted = sum(min(each.accepted, self.proposals) for each in stats.rounds)
+        drafted = [each for each in stats.rounds if each.blocks]
+        proposed = sum(min(each.depth, self.proposals) for each in drafted)
+        accepted = sum(min(each.accepted, self.proposals) for each in drafted)
         if proposed == 0 or accepted >= LEAST * proposed:
             return
         self.warned = True

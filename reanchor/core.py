@@ -50,6 +50,7 @@ class Draft:
         None  # [K, V] what each proposal of the baseline was drawn from; None: argmax
     )
     confidence: Tensor | None = None  # [blocks, K] P(accepted | all before accepted), from a head made for it
+    raced: bool = False  # tokens and log-probabilities are what the numbers of the target's draw favour
 
 
 @dataclass(frozen=True)

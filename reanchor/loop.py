@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -50,7 +51,7 @@ def decode(
     """
     cache, context = target.new_cache(), drafter.new_cache()
     seed = choice.seed() if by_rejection(choice, config) else None
-    times = choice.times.at if races(choice, config) else None
+    times = choice.times.at if races(drafter, choice, config) else None
     proposer, retained = proposer_for(config, prompt.tolist(), costs, choice.sample, seed, times), Retained()
 
     with stage("prefill"):
@@ -59,7 +60,8 @@ def decode(
         tree = Trie(int(prompt[-1])).freeze()
         verdict = verify(tree, output.logits, choice)
         drafter.commit(output.features, context)
-        proposer.learn(tree, verdict, partial(beliefs, output.logits), [])
+        warmth = choice.temperature if choice.sample else 1.0
+        proposer.learn(tree, verdict, partial(beliefs, output.logits, warmth), [])
     yield Step(verdict.tokens, tree, verdict, drafted=0, retained=0, stopped=verdict.stopped, cache=cache)
 
     rounds = whole.begin(cache, context, choice) if whole is not None else None
@@ -83,7 +85,7 @@ def decode(
             cache.commit(verdict.path)
             drafter.commit(output.features[verdict.path], context)
             nodes = proposer.rejected(tree, verdict)
-            proposer.learn(tree, verdict, partial(beliefs, output.logits), nodes)
+            proposer.learn(tree, verdict, partial(beliefs, output.logits, warmth), nodes)
             retained = retain(nodes, tree, verdict, output, choice if times is not None else None)
         drafted = len(draft.offsets)
         yield Step(verdict.tokens, tree, verdict, drafted, was_retained, verdict.stopped, cache, plan)
@@ -114,9 +116,10 @@ def propose(
         asked["carry"] = "all" if config.carry_shifted else "baseline"
     if by_rejection(choice, config):
         asked["draw"] = choice.draw if config.method == "dflash" else choice.weigh
-    if races(choice, config) and getattr(drafter, "races", False):
+    if raced := races(drafter, choice, config) and getattr(drafter, "races", False):
         asked["race"] = choice.race
     draft = drafter.draft(anchor, retained, range(1, blocks), context, top_k, **asked)
+    draft = replace(draft, raced=raced)
     if config.method != "ddtree":
         return draft
     if top_k and draft.candidates is None:
@@ -128,8 +131,19 @@ def by_rejection(choice: Choice, config: DecodeConfig) -> bool:
     return choice.sample and config.stochastic == "rejection" and config.method != "plain"
 
 
-def races(choice: Choice, config: DecodeConfig) -> bool:
-    return config.races and choice.foresees
+def races(drafter: Drafter, choice: Choice, config: DecodeConfig) -> bool:
+    """Do drafts know the numbers of the target's draw? ValueError where that was asked for and cannot be."""
+    if not config.races or not choice.sample or config.method == "plain":
+        return False
+    if config.stochastic == "race":
+        if not choice.foresees:
+            raise ValueError(
+                "stochastic 'race' foresees the numbers of the draw, and a processor here reads the text or keeps "
+                "scores: use stochastic 'sample'"
+            )
+        if not getattr(drafter, "races", False):
+            raise ValueError(f"{type(drafter).__name__} cannot race: use stochastic 'sample'")
+    return choice.foresees
 
 
 def candidates_wanted(config: DecodeConfig) -> int:
@@ -145,13 +159,13 @@ def retain(
     """The states of rejected nodes and the target's tokens after them; with a `choice` those that it would draw."""
     if not nodes:
         return Retained()
-    if choice is None:
+    if choice is None or verdict.stopped or output.logits.device.type != "cpu":
         return Retained(tuple(verdict.choices[node] for node in nodes), output.features[nodes])
     places = [tree.depths[node] - len(verdict.tokens) for node in nodes]
     return Retained(tuple(choice.at_places(output.logits[nodes], places)), output.features[nodes])
 
 
-def beliefs(logits: Tensor) -> list[dict[int, float]]:
+def beliefs(logits: Tensor, temperature: float = 1.0) -> list[dict[int, float]]:
     """The target's likeliest tokens at every node and their probabilities, for later rounds. logits: [N, V]
 
     The largest of a row lie in the blocks with the largest maxima, and a probability is one among those blocks: hardly
@@ -166,5 +180,5 @@ def beliefs(logits: Tensor) -> list[dict[int, float]]:
     best, tokens = near.topk(min(BELIEFS, width))
     if in_blocks:
         tokens = held.gather(1, tokens // BLOCK) * BLOCK + tokens % BLOCK
-    chances = (best.float() - near.float().logsumexp(-1, keepdim=True)).exp()
+    chances = (best.float() / temperature - (near.float() / temperature).logsumexp(-1, keepdim=True)).exp()
     return [dict(zip(*row, strict=True)) for row in zip(tokens.tolist(), chances.tolist(), strict=True)]

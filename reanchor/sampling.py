@@ -11,6 +11,7 @@ A draw is a race: token i arrives after an exponential time over its probability
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -78,8 +79,7 @@ class Choice:
         self.processors = LogitsProcessorList(processors)
         self.criteria, self.end_ids = list(criteria), frozenset(end_ids)
         self.prefix_free = record is None and all(type(each) in _PREFIX_FREE for each in self.processors)
-        # another processor may draw numbers of its own, which must come between those of the tokens
-        self.times = Times(generator, prompt.device, self.prefix_free)
+        self.times = Times(generator, prompt.device)
 
     @property
     def room(self) -> int:
@@ -99,20 +99,26 @@ class Choice:
         """
         if not self.prefix_free or (self.sample and logits.device.type == "cpu"):
             return None
-        return self.at_places(logits, depths)
+        scores = self._process(logits, self.committed)
+        return first_of(self.arrivals(scores, depths)) if self.sample else scores.argmax(-1).tolist()
 
     def at_places(self, logits: Tensor, places: Sequence[int]) -> list[int]:
-        """The target's tokens at nodes whose own tokens stand `places` after the last one committed. logits: [N, V]"""
+        """What would be sampled at nodes whose own tokens stand `places` after the last committed one. logits: [N, V]"""
         scores = self._process(logits, self.committed)
-        if not self.sample:
-            return scores.argmax(-1).tolist()
-        self.times.size = scores.shape[-1]
-        return first_of(scores.softmax(-1) / self.times_at(places))
+        return self.arrivals(scores, places).argmax(-1).tolist()
 
     @property
     def foresees(self) -> bool:
-        """Is a token drawn with times that can be known before it is?"""
-        return self.sample and self.times.foreseen
+        """May drafts know the times? A processor that is not prefix-free may draw numbers of its own, which must come
+        between those of the tokens.
+        """
+        return self.sample and self.prefix_free
+
+    @property
+    def temperature(self) -> float:
+        """What the processors divide scores by."""
+        found = [each for each in self.processors if isinstance(each, logits_process.TemperatureLogitsWarper)]
+        return float(math.prod(each.temperature for each in found))
 
     def after_prefix(self, logits: Tensor) -> int:
         """The target's token after the committed prefix. logits: [V]"""
@@ -122,7 +128,7 @@ class Choice:
             self.record.scores.append(scores)
         if not self.sample:
             return int(scores.argmax(-1))
-        return first_of(scores.softmax(-1) / self.times.first(scores.shape[-1]))[0]
+        return first_of(self.arrivals(scores, [0]))[0]
 
     def race(self, scores: Tensor, places: Sequence[int], ids: Tensor | None = None) -> Tensor:
         """Scores of a draft bent so that the largest is the token that would be drawn, were they the target's.
@@ -134,6 +140,11 @@ class Choice:
         if ids is not None:
             times = times.gather(-1, ids.expand(len(times), -1))
         return self.distribution(scores).clamp(min=LEAST).log() - times.log()
+
+    def arrivals(self, scores: Tensor, places: Sequence[int]) -> Tensor:
+        """Probability over time, the largest of which is first. scores: [N, V] -> [N, V]"""
+        self.times.size = scores.shape[-1]
+        return scores.softmax(-1) / self.times_at(places)
 
     def times_at(self, places: Sequence[int]) -> Tensor:
         """[N, V]"""
@@ -181,7 +192,10 @@ class Choice:
         scores = tuple(self.record.scores) if self.record is not None else None
         # every criterion is asked every time: one may keep count
         stops = [bool(criterion(self.committed, scores).all()) for criterion in self.criteria]  # type: ignore[operator]
-        return self.length >= self.limit or token in self.end_ids or any(stops)
+        stopped = self.length >= self.limit or token in self.end_ids or any(stops)
+        if stopped:
+            self.times.close()
+        return stopped
 
     def _process(self, logits: Tensor, prefix: Tensor) -> Tensor:
         if not self.processors and not self.sample and self.record is None:

@@ -9,47 +9,53 @@ alone.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 import torch
 from torch import Tensor
 
+LOCK = threading.Lock()  # between a draw and the state behind it
+
 
 class Times:
-    """Of one decode. Ahead of the last committed token only where they are `foreseen`: looking ahead takes numbers from
-    a copy of the generator, whose own state stays where plain decoding would have it.
-    """
+    """Of one decode. Every row is drawn once and belongs to one position; nobody else is given its numbers."""
 
-    def __init__(self, generator: torch.Generator | None, device: torch.device, foreseen: bool) -> None:
+    def __init__(self, generator: torch.Generator | None, device: torch.device) -> None:
+        self.generator, self.device = generator, device
         self.source = default_generator(device) if generator is None else generator
-        self.device, self.foreseen = device, foreseen and self.source is not None
-        self.copy: torch.Generator | None = None
         self.size = 0  # of the vocabulary, known from the first draw on
-        self.rows: deque[tuple[Tensor, Tensor]] = deque()  # times [V], and the copy's state behind them
-
-    def first(self, size: int) -> Tensor:
-        """Of the next token. [V]"""
-        self.size = size
-        return self.at(0) if self.foreseen else self.drawn(self.source)
+        self.rows: deque[tuple[Tensor, Tensor | None]] = (
+            deque()
+        )  # times [V], the generator's state behind them
+        self.behind: Tensor | None = None  # the generator's state behind the last token committed
 
     def at(self, place: int) -> Tensor:
         """Of the token `place` places after the next one. [V]"""
-        assert self.source is not None and self.size, "the first token is drawn before any is foreseen"
-        if self.copy is None:
-            self.copy = torch.Generator(self.device)
-            self.copy.set_state(self.source.get_state())
+        assert self.size, "the first token is drawn before any is foreseen"
         while len(self.rows) <= place:
-            self.rows.append((self.drawn(self.copy), self.copy.get_state()))
+            with LOCK:
+                times = torch.empty(1, self.size, dtype=torch.float32, device=self.device)
+                times.exponential_(generator=self.generator)
+                self.rows.append((times[0], self.state()))
         return self.rows[place][0]
-
-    def drawn(self, generator: torch.Generator | None) -> Tensor:
-        return torch.empty(1, self.size, device=self.device).exponential_(generator=generator)[0]
 
     def advance(self) -> None:
         """The next token is committed."""
         if self.rows:
-            assert self.source is not None
-            self.source.set_state(self.rows.popleft()[1])
+            self.behind = self.rows.popleft()[1]
+
+    def close(self) -> None:
+        """No token follows: what was foreseen for others is given back, unless somebody drew in between."""
+        with LOCK:
+            if self.rows and self.source is not None and self.behind is not None:
+                now, mine = self.state(), self.rows[-1][1]
+                if now is not None and mine is not None and torch.equal(now, mine):
+                    self.source.set_state(self.behind)
+        self.rows.clear()
+
+    def state(self) -> Tensor | None:
+        return None if self.source is None else self.source.get_state()
 
 
 def default_generator(device: torch.device) -> torch.Generator | None:

@@ -18,6 +18,7 @@ from transformers import (
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from reanchor import DecodeConfig, ReAnchorGenerator, ReAnchorOutput
+from tests.graphs.drafters import block_drafter
 from tests.tiny import ScriptedDrafter, greedy, tiny_target
 
 PROMPT = torch.tensor([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9])
@@ -214,6 +215,32 @@ def test_more_tokens_than_are_reserved(model, monkeypatch):
     assert torch.equal(
         ReAnchorGenerator(model).generate(PROMPT[None], **options), model.generate(PROMPT[None], **options)
     )
+
+
+SAMPLING = {
+    "plain": {},
+    "warped": {"temperature": 0.7, "top_p": 0.9, "top_k": 20},
+    "penalty": {"repetition_penalty": 1.3},
+}
+
+
+@pytest.mark.parametrize("rules", SAMPLING)
+@pytest.mark.parametrize(
+    "config", [("plain", "auto"), ("dflash", "sample"), ("reanchor", "race"), ("auto", "auto")], ids=str
+)
+def test_a_seed_samples_what_hf_samples_and_leaves_its_generator_where_hf_does(model, rules, config):
+    options = {"do_sample": True, "max_new_tokens": 24, "top_k": 0, **SAMPLING[rules]}
+    if config[1] == "race" and rules == "penalty":
+        config = (config[0], "sample")  # such a processor lets nobody look ahead
+    knobs = DecodeConfig(config[0], stochastic=config[1], max_nodes=None if config[0] == "plain" else 9)
+    generator = ReAnchorGenerator(model, block_drafter(model), config=knobs)
+    torch.manual_seed(11)
+    expected, after = [model.generate(PROMPT[None], **options) for _ in range(2)], torch.rand(2)
+    torch.manual_seed(11)
+    assert [generator.generate(PROMPT[None], **options).tolist() for _ in range(2)] == [
+        each.tolist() for each in expected
+    ]
+    assert torch.equal(torch.rand(2), after)
 
 
 def test_num_return_sequences(model, generator):

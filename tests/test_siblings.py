@@ -48,7 +48,7 @@ def counted(model, rules, sureness=1.5, draws=1200):
     config = DecodeConfig("ddtree", stochastic="rejection", max_nodes=NODES)
     decoder = SpeculativeDecoder(model, Dealer(sureness), config)
     for _ in range(draws):
-        choice = Choice(PROMPT, DEPTH + 1, sample=True, processors=processors(rules))
+        choice = Choice(PROMPT, DEPTH, sample=True, processors=processors(rules))
         steps = list(decoder.decode(PROMPT, choice=choice))
         counts[tuple([token for step in steps for token in step.tokens][:DEPTH])] += 1
         for step in steps:

@@ -35,7 +35,7 @@ LOOKS = {
 def test_draws_are_those_of_multinomial(look, own):
     generator = torch.Generator().manual_seed(5) if own else None
     torch.manual_seed(5)
-    choice = Choice(PROMPT, 40, sample=True, processors=RULES, generator=generator)
+    choice = Choice(PROMPT, len(LOGITS), sample=True, processors=RULES, generator=generator)
     tokens = drawn(choice, LOOKS[look])
     left = torch.rand(3, generator=generator)
     generator = torch.Generator().manual_seed(5)
@@ -78,8 +78,27 @@ def test_scores_that_are_no_numbers_are_refused():
 
 
 def test_times_are_exponential():
-    times = Times(torch.Generator().manual_seed(0), torch.device("cpu"), True)
+    times = Times(torch.Generator().manual_seed(0), torch.device("cpu"))
     times.size = 20_000
     rows = torch.stack([times.at(place) for place in range(3)])
     assert rows.mean(1).tolist() == pytest.approx([1.0] * 3, abs=0.03) and float(rows.min()) > 0
     assert abs(float(torch.corrcoef(rows)[0, 1])) < 0.03
+
+
+def test_two_decodes_that_take_turns_never_share_a_number():
+    """Nor does anybody else who draws from the same generator in between."""
+    torch.manual_seed(0)
+    both, rows, others = [Times(None, torch.device("cpu")) for _ in range(2)], [], []
+    for turn in range(12):
+        times = both[turn % 2]
+        times.size = SIZE
+        times.at(turn % 4)
+        rows.append(times.at(0))
+        others.append(torch.empty(1, SIZE).exponential_()[0])
+        times.advance()
+    left = [times.at(place) for times in both for place in range(len(times.rows))]
+    for times in both:
+        times.close()
+    drawn_at_last = [torch.empty(1, SIZE).exponential_()[0]]
+    everything = torch.stack([*rows, *others, *left, *drawn_at_last])
+    assert len(torch.unique(everything[:, 0])) == len(everything)

@@ -22,7 +22,8 @@ def assemble(
     trie = Trie(baseline[0], config.node_budget, max_depth)
     if config.method == "ddtree":
         if draft.candidates is not None and draft.log_probs is not None:
-            grow_best_first(trie, draft.candidates[0].tolist(), draft.log_probs[0].tolist())
+            kept = len(draft.blocks[0]) - 1  # a drafter may cut its block
+            grow_best_first(trie, draft.candidates[0, :kept].tolist(), draft.log_probs[0, :kept].tolist())
         return trie.freeze()
     trie.insert(baseline, BASELINE)
     verifier = [baseline[0], *retained.tokens]

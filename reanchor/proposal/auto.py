@@ -57,6 +57,7 @@ class Auto:
         self.text.extend(prompt)
         self.times = times
         self.seen: dict[int, Any] = {}  # times by depth, as the round under way saw them
+        self.foresees = False  # between plan and verification
         self.states: list[Chances] = []  # the target's candidates at the retained states
         self.sources: list[Source] = []
         self.max_nodes, self.costs = max_nodes, costs
@@ -68,6 +69,7 @@ class Auto:
     def plan(self, shifts: int, max_depth: int) -> Plan:
         """What the coming round is to do. shifts: shifted blocks there could be."""
         self.seen.clear()
+        self.foresees = True
         if self.planner is None:
             self.current = Plan("shifted" if shifts else "baseline", 1 + shifts, "fixed")
             return self.current
@@ -82,7 +84,8 @@ class Auto:
 
     def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
         """The best trie for this round's draft. Its paths are left out: `rejected` finds the one it needs."""
-        self.sources = [*drafted(draft), *self._standing()]
+        blocks = drafted(draft)
+        self.sources = [*(blocks if draft.raced else self._raced(blocks)), *self._standing()]
         trie = Trie(draft.blocks[0][0], self.max_nodes, 0 if self.current.name == "plain" else max_depth)
         kind = "drafted" if self.current.blocks else "known"
         values = self._grow(trie, self.planner.floor(kind) if self.planner is not None else 0.0)
@@ -92,16 +95,18 @@ class Auto:
         return trie.freeze(len({origin for origin in trie.origins if origin > 0}), values[: len(trie.tokens)])
 
     def _standing(self) -> list[Source]:
-        """The sources that need no draft, which was made by the times already."""
-        standing: list[Source] = [verifier_path(self.states), self.recall, self.text]
-        return standing if self.times is None else [Raced(source, self.times_at) for source in standing]
+        """The sources that need no draft."""
+        return self._raced([verifier_path(self.states), self.recall, self.text])
+
+    def _raced(self, sources: list[Source]) -> list[Source]:
+        return sources if self.times is None else [Raced(source, self.times_at) for source in sources]
 
     def times_at(self, depth: int) -> Any:
-        """What this round knows of a depth, also after its tokens are committed."""
-        if depth not in self.seen:
+        """What this round knows of a depth; None after its tokens are committed, for a depth nobody looked at."""
+        if depth not in self.seen and self.foresees:
             assert self.times is not None
             self.seen[depth] = self.times(depth).numpy(force=True)
-        return self.seen[depth]
+        return self.seen.get(depth)
 
     def _grow(self, trie: Trie, floor: float) -> list[float]:
         return grow(trie, lambda node: self.prices.of(self.claims(trie, node), trie.depths[node]), floor)
@@ -128,7 +133,7 @@ class Auto:
         """After a round: earn the shares, remember the target's candidates at every node. beliefs() is [N]; kept:
         the nodes whose states are retained.
         """
-        self.states = []
+        self.states, self.foresees = [], False
         self._learn_prices(tree, verdict, beliefs(), kept)
         self.text.extend(verdict.tokens)
         if self.planner is not None and tree.values:
@@ -158,7 +163,8 @@ def drafted(draft: Draft) -> list[Source]:
         ]
     found: list[Source] = []
     for offset, block, rows in zip(draft.offsets, draft.blocks, blocks, strict=False):
-        found.append(Shifted(offset, block[0], rows) if offset else baseline(rows))
+        kept = rows[: len(block) - 1]  # a drafter may cut its blocks
+        found.append(Shifted(offset, block[0], kept, draft.raced) if offset else baseline(kept))
     return found
 
 

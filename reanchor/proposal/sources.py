@@ -14,7 +14,7 @@ from reanchor.core import BASELINE, RECALL, TEXT, VERIFIER_PATH
 
 TimesAt = Callable[
     [int], Any
-]  # depth of a node -> what decides the draw among its children: a time a token, [V]
+]  # depth of a node -> what decides the draw among its children: a time a token, [V], or None
 Chances = Mapping[int, float]  # token -> its probability as the source sees it; what is not named has none
 RECALLED, QUOTED = 3, 4  # longest contexts, in tokens
 LEAST = 1e-9  # of a time
@@ -58,15 +58,17 @@ def verifier_path(rows: Sequence[Chances]) -> Rows:
 
 
 class Shifted:
-    """A shifted block speaks below its anchor, at the earliest place where the path holds it (token matching)."""
+    """A shifted block speaks below its anchor, at the earliest place where the path holds it (token matching); one that
+    raced at its own place only, as other places have other times.
+    """
 
-    def __init__(self, offset: int, anchor: int, rows: Sequence[Chances]) -> None:
-        self.anchor = anchor
+    def __init__(self, offset: int, anchor: int, rows: Sequence[Chances], raced: bool = False) -> None:
+        self.anchor, self.place = anchor, offset if raced else None
         self.rows = [Claim("shifted", offset, row) for row in rows]
 
     def claims(self, path: Sequence[int], depth: int) -> Iterable[Claim]:
         for row in range(depth - 1, -1, -1):  # the place `row` tokens before the parent; earliest first
-            if path[-1 - row] == self.anchor:
+            if path[-1 - row] == self.anchor and self.place in (None, depth - row):
                 return self.rows[row : row + 1]
         return ()
 
@@ -122,8 +124,10 @@ class Raced:
         self.source, self.times = source, times
 
     def claims(self, path: Sequence[int], depth: int) -> Iterable[Claim]:
-        found = self.source.claims(path, depth)
-        return [replace(claim, chances=self.raced(claim.chances, self.times(depth))) for claim in found]
+        found, times = self.source.claims(path, depth), self.times(depth)
+        if times is None:
+            return found
+        return [replace(claim, chances=self.raced(claim.chances, times)) for claim in found]
 
     def raced(self, chances: Chances, times: Sequence[float]) -> Chances:
         arrivals = {token: chance / max(float(times[token]), LEAST) for token, chance in chances.items()}

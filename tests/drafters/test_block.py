@@ -245,3 +245,36 @@ def test_a_state_dict_says_what_the_checkpoint_said(dialect: str, tmp_path: Path
     del state["body.layers.0.mlp.up_proj.weight"]
     with pytest.raises(RuntimeError, match=r"gate_proj|gate_up"):
         other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_proposals_race_at_their_own_places_and_by_the_targets_ids(dialect: str, tmp_path: Path) -> None:
+    written = DIALECTS[dialect]
+    drafter, calls = load_drafter(written.save(tmp_path), TARGET), []
+    luck = torch.randn(9, V, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+    def race(scores, places, ids):
+        ids = torch.arange(V) if ids is None else ids
+        bent = scores + 20 * luck[torch.tensor(places)].gather(-1, ids.expand(len(scores), -1))
+        calls.append(
+            (list(places), ids.expand_as(bent).gather(-1, bent.argmax(-1, keepdim=True))[:, 0].tolist())
+        )
+        return bent
+
+    cache, offsets, proposals = drafter.new_cache(), (0, 1, 2), written.facts.proposals
+    drafter.commit(rows(9, written, 8), cache)
+    draft = drafter.draft(7, Retained((5, 6), rows(2, written, 9)), offsets[1:], cache, 1, race=race)
+    said = {}
+    if len(calls) == 1:  # all slots at once, block by block
+        keys = [(block, slot) for block in range(3) for slot in range(proposals)]
+        assert calls[0][0] == [offsets[block] + slot for block, slot in keys]
+        said = dict(zip(keys, calls[0][1], strict=True))
+    else:  # slot by slot
+        assert len(calls) == proposals
+        for slot, (places, tokens) in enumerate(calls):
+            assert places == [offset + slot for offset in offsets]
+            said |= {(block, slot): token for block, token in enumerate(tokens)}
+    for block, tokens in enumerate(draft.blocks):
+        assert tokens[1:] == [said[block, slot] for slot in range(len(tokens) - 1)]
+    first = [[each[0] for each in row] for row in draft.candidates.tolist()]
+    assert first == [[said[block, slot] for slot in range(proposals)] for block in range(3)]

@@ -37,7 +37,7 @@ def counted(model, drafter, rules, draws=700):  # noqa: F811
     config = DecodeConfig("dflash", stochastic="rejection")
     decoder = SpeculativeDecoder(model, drafter, config)
     for _ in range(draws):
-        choice = Choice(PROMPT, DEPTH + 1, sample=True, processors=processors(rules))
+        choice = Choice(PROMPT, DEPTH, sample=True, processors=processors(rules))
         steps = list(decoder.decode(PROMPT, choice=choice))
         counts[tuple([token for step in steps for token in step.tokens][:DEPTH])] += 1
         accepted += sum(step.accepted for step in steps)
