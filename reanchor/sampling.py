@@ -103,7 +103,7 @@ class Choice:
         return first_of(self.arrivals(scores, depths)) if self.sample else scores.argmax(-1).tolist()
 
     def at_places(self, logits: Tensor, places: Sequence[int]) -> list[int]:
-        """What would be sampled at nodes whose own tokens stand `places` after the last committed one. logits: [N, V]"""
+        """What would be sampled at nodes whose tokens stand `places` after the last one committed. logits: [N, V]"""
         scores = self._process(logits, self.committed)
         return self.arrivals(scores, places).argmax(-1).tolist()
 

@@ -18,8 +18,8 @@ def drawn(choice: Choice, look) -> list[int]:
     tokens = []
     for row in LOGITS:
         tokens.append(choice.after_prefix(row))
-        choice.commit(tokens[-1])
-        look(choice)
+        if not choice.commit(tokens[-1]):
+            look(choice)
     return tokens
 
 

@@ -18,6 +18,7 @@ from reanchor.core import BASELINE, Draft, Retained
 from reanchor.proposal import Trie
 from reanchor.proposal.auto import Auto, grow
 from reanchor.proposal.costs import Costs
+from reanchor.sampling import Choice
 from reanchor.stats import Recorder
 from reanchor.times import Times
 from tests import test_sampling as sampling
@@ -215,7 +216,7 @@ def test_sampled_tokens_have_the_targets_distribution(model, rules, method, monk
     """Drafts race: they know the numbers that the target's draw is decided by."""
     monkeypatch.setattr(sampling, "ScriptedDrafter", Racer)
     joint = sampling.exact(model, sampling.processors(rules))
-    config = DecodeConfig(method, max_nodes=9, stochastic="race")
+    config = DecodeConfig(method, max_nodes=9, stochastic="sample" if rules == "penalty" else "race")
     counts = sampling.draws(model, sampling.processors(rules), config, 1200 if method == "auto" else 600)
     assert sampling.p_value(counts, joint) > 1e-3
 
@@ -243,6 +244,23 @@ def test_the_states_retained_are_those_of_the_likeliest_rejected_path():
             node, length = step.tree.parents.index(node), length + 1
         lengths.append(length)
     assert [step.retained for step in steps[1:]] == lengths[:-1] and any(lengths)
+
+
+def test_a_race_that_cannot_be_foreseen_is_refused(model):
+    drafter = Racer([0] * 99, "random", block_size=3, vocab=sampling.VOCAB)
+    rules = sampling.processors("penalty")
+    for drafted, processors, reason in (
+        (drafter, rules, "reads the text"),
+        (ScriptedDrafter([1] * 9), (), "cannot race"),
+    ):
+        drafted.tap_layers = (0,)
+        decoder = SpeculativeDecoder(model, drafted, DecodeConfig("dflash", stochastic="race"))
+        with pytest.raises(ValueError, match=f"{reason}.*use stochastic 'sample'"):
+            list(
+                decoder.decode(
+                    sampling.PROMPT, choice=Choice(sampling.PROMPT, 6, sample=True, processors=processors)
+                )
+            )
 
 
 def test_times_that_come_again_fail_the_same_test(model, monkeypatch):
