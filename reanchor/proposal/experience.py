@@ -12,8 +12,7 @@ from reanchor.proposal.prices import Prices
 
 SOON = 8  # rounds until a draft that doesn't pay is tried again
 PRIOR_WORTH = {"baseline": 1.0, "shifted": 0.05}  # tokens a round that a draft adds, its own seconds apart
-# part of the tokens promised beyond the bonus that came; "again": after a round in which most of them did
-PRIOR_KEPT = {"known": 0.5, "known again": 0.8, "drafted": 0.9, "drafted again": 0.9}
+PRIOR_KEPT = {"known": 0.7, "drafted": 0.9}  # part of the tokens promised beyond the bonus that came
 PRIOR_WEIGHT = 8.0  # promised tokens that this is worth
 
 

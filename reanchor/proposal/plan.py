@@ -34,7 +34,6 @@ class Planner:
             self.experience.promised, PRIOR_WEIGHT
         )  # of this decode, and what came of it
         self.came = {kind: PRIOR_WEIGHT * self.experience.trust(kind) for kind in self.promised}
-        self.kept = False  # most of what the last trie promised came
         if not self.experience.seconds:
             self.experience.tokens, self.experience.seconds = FIRST, FIRST * costs.verify(1)
 
@@ -68,14 +67,8 @@ class Planner:
         return Plan(name, blocks.get(name, 0), "pays")
 
     def trust(self, kind: str) -> float:
-        """The part of what is promised beyond the bonus that comes in this decode. Copying is all or nothing: a promise
-        that follows one that was kept is worth more.
-        """
-        case = self.case(kind)
-        return self.came[case] / self.promised[case]
-
-    def case(self, kind: str) -> str:
-        return f"{kind} again" if self.kept else kind
+        """The part of what is promised beyond the bonus that comes in this decode."""
+        return self.came[kind] / self.promised[kind]
 
     def size(self, values: Sequence[float], kind: str) -> tuple[float, int]:
         """(tokens beyond what its seconds are worth, the draft's apart; nodes) of the best beginning of a trie."""
@@ -92,13 +85,12 @@ class Planner:
         """known, drafted: what the round's best tries were worth without and with the draft (`size`); promised: tokens
         that the verified one promised; tokens: committed; shifted: of them, those that shifted blocks put in.
         """
-        case, experience = self.case("drafted" if plan.blocks else "known"), self.experience
+        kind, experience = "drafted" if plan.blocks else "known", self.experience
         if promised > 1:
             for sums, more in ((experience.promised, promised - 1), (experience.came, tokens - 1)):
-                sums[case] += more - SLOW * sums[case]
-            self.promised[case] += promised - 1
-            self.came[case] += tokens - 1
-            self.kept = tokens - 1 > (promised - 1) / 2
+                sums[kind] += more - SLOW * sums[kind]
+            self.promised[kind] += promised - 1
+            self.came[kind] += tokens - 1
         if plan.blocks:
             self._average("baseline", max(drafted - known, 0.0))
         if plan.blocks > 1:
