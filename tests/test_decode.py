@@ -23,7 +23,7 @@ def pair(family: str):
 
 
 def run(model, drafter, config=None, new=NEW, **options) -> list[Step]:
-    decoder = SpeculativeDecoder(model, drafter, config)
+    decoder = SpeculativeDecoder(model, drafter, config or DecodeConfig("reanchor"))
     return list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=new), **options))
 
 

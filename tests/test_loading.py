@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from reanchor import ReAnchorGenerator, gguf
+from reanchor import DecodeConfig, ReAnchorGenerator, gguf
 from reanchor.loading import check_device, check_dtype, load_pair, load_target
 
 from .checkpoints import write_drafter, write_target
@@ -29,7 +29,10 @@ def damaged(folders: tuple[Path, Path], tmp_path: Path) -> Path:
 
 
 def test_a_pair_loads_and_generates_what_the_target_says(folders):
-    generator = ReAnchorGenerator.from_pretrained(*map(str, folders), dtype="float64", device="cpu")
+    config = DecodeConfig("reanchor")
+    generator = ReAnchorGenerator.from_pretrained(
+        *map(str, folders), dtype="float64", device="cpu", config=config
+    )
     ids = generator.tokenizer("Hello", return_tensors="pt").input_ids
     plain = generator.target.generate(ids, max_new_tokens=20, do_sample=False)
     output = generator.generate(ids, max_new_tokens=20, return_dict_in_generate=True)

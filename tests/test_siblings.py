@@ -41,14 +41,14 @@ class Dealer(ScriptedDrafter):
         return Draft((0,), [[anchor, *tokens[:, 0].tolist()]], distribution=distribution)
 
 
-def counted(model, rules, sureness=1.5, draws=1200):
+def counted(model, rules, sureness=1.5, draws=1200, limit=DEPTH + 1):
     """Counts of the first DEPTH tokens, and how often a second or later sibling was accepted."""
     torch.manual_seed(1)
     counts, later = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64), 0
     config = DecodeConfig("ddtree", stochastic="rejection", max_nodes=NODES)
     decoder = SpeculativeDecoder(model, Dealer(sureness), config)
     for _ in range(draws):
-        choice = Choice(PROMPT, DEPTH, sample=True, processors=processors(rules))
+        choice = Choice(PROMPT, limit, sample=True, processors=processors(rules))
         steps = list(decoder.decode(PROMPT, choice=choice))
         counts[tuple([token for step in steps for token in step.tokens][:DEPTH])] += 1
         for step in steps:
@@ -103,6 +103,11 @@ BROKEN = {
     "not drawn": (reanchor.proposal.rule, "grow_by_draws", likeliest_first),
     "a shape that knows the token": (reanchor.proposal.rule, "grow_by_draws", peeping),
 }
+
+
+def test_the_last_token_allowed_is_drawn_anew(model):
+    """It has no draft, and its numbers are none that a draft was made of."""
+    assert p_value(counted(model, "t1", limit=DEPTH)[0], exact(model, processors("t1"))) > 1e-3
 
 
 @pytest.mark.parametrize("broken", BROKEN)

@@ -22,7 +22,8 @@ def model():
 
 
 def generator(model, prompt):
-    return ReAnchorGenerator(model, ScriptedDrafter(prompt.tolist() + greedy(model, prompt, NEW), "second"))
+    drafter = ScriptedDrafter(prompt.tolist() + greedy(model, prompt, NEW), "second")
+    return ReAnchorGenerator(model, drafter, config=DecodeConfig("reanchor"))
 
 
 def test_two_calls_in_a_row(model):

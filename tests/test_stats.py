@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reanchor import SamplingConfig, SpeculativeDecoder
+from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import Step, Tree, Verdict
 from reanchor.stats import Recorder, Round, Stats
 from tests.tiny import ScriptedDrafter, greedy, tiny_target
@@ -19,7 +19,8 @@ ROUND = Round(2, 1, 5, 1, 0, 0, 2, 0, 0, 0.1, {"verify": 0.1})
 
 def record(mode: str, new: int) -> Stats:
     model = tiny_target("llama")
-    decoder = SpeculativeDecoder(model, ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, new), mode))
+    drafter = ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, new), mode)
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig("reanchor"))
     recorder = Recorder("reanchor", len(PROMPT))
     for step in decoder.decode(PROMPT, SamplingConfig(max_new_tokens=new), stage=recorder.stage):
         recorder.add(step)

@@ -31,13 +31,13 @@ def drafter_of(folder, model, rank, carryover):  # noqa: F811
     return drafter
 
 
-def counted(model, drafter, rules, draws=700):  # noqa: F811
+def counted(model, drafter, rules, draws=700, limit=DEPTH + 1):  # noqa: F811
     torch.manual_seed(1)
     counts, accepted = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64), 0
     config = DecodeConfig("dflash", stochastic="rejection")
     decoder = SpeculativeDecoder(model, drafter, config)
     for _ in range(draws):
-        choice = Choice(PROMPT, DEPTH, sample=True, processors=processors(rules))
+        choice = Choice(PROMPT, limit, sample=True, processors=processors(rules))
         steps = list(decoder.decode(PROMPT, choice=choice))
         counts[tuple([token for step in steps for token in step.tokens][:DEPTH])] += 1
         accepted += sum(step.accepted for step in steps)
@@ -52,6 +52,11 @@ def test_the_distribution_is_the_targets(model, tmp_path, rules, rank, carryover
     counts, accepted = counted(model, drafter, rules)
     assert accepted > 200, "nothing was ever accepted, so nothing was tried"
     assert p_value(counts, exact(model, processors(rules))) > 1e-3
+
+
+def test_the_last_token_allowed_is_drawn_anew(model, tmp_path):  # noqa: F811
+    counts, _ = counted(model, drafter_of(tmp_path, model, 2, False), "t1", limit=DEPTH)
+    assert p_value(counts, exact(model, processors("t1"))) > 1e-3
 
 
 @pytest.mark.parametrize("broken", ["residual", "acceptance"])
