@@ -225,7 +225,7 @@ def test_a_difference_is_found_and_weighed(pair):
 
 def test_show_trie(generate, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    arguments = ("--prompt", "Hi", "--max-new-tokens", "16", "--show-round", "2")
+    arguments = ("--prompt", "Hi", "--max-new-tokens", "16", "--show-round", "2", "--method", "reanchor")
     result = generate(*arguments)
     rounds = json.loads(generate(*arguments, "--json").stdout)["stats"]["per_round"]
     rows = re.findall(r"^│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │ ([^│]*)│", result.stderr, re.M)
@@ -435,6 +435,6 @@ def test_graphs_are_told_of_and_change_nothing(generate, monkeypatch):
     monkeypatch.setattr(Regions, "__init__", on_a_device)
     monkeypatch.setattr(Captured, "capture", lambda self, *_where: None)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: 0)
-    told = generate("--prompt", "Hi", "--max-new-tokens", "12", "--graphs")
+    told = generate(*terms, "--graphs")
     assert told.stdout == plain.stdout
     assert "Capturing the graph of a round of" in told.stderr and "Capturing" not in told.stdout
