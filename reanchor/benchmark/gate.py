@@ -76,15 +76,20 @@ class Gate:
         return self.target.model(input_ids=prefix[None], logits_to_keep=rows).logits[0].float()
 
     def noise(self, prefix: Tensor, full: Tensor) -> float:
-        """The most that the gap between the two best tokens moves with the width of the pass."""
+        """The most that the gap between the two best tokens moves with the width of the pass; the last position's with
+        the prefill, too, which decides the first token and may be no pass of transformers'.
+        """
         if len(prefix) < 2:
             return 0.0
         pair = full.topk(2).indices  # [R, 2]
         gaps = [self.gap(full, pair)] + [
             self.gap(self.chain_logits(prefix, len(full), width), pair) for width in WIDTHS
         ]
+        own = self.target.prefill(prefix, self.target.new_cache()).logits[-1:].float()
+        last = torch.cat([*(each[-1:] for each in gaps), self.gap(own, pair[-1:])])
         stacked = torch.stack(gaps)  # [widths, R]
-        return float((stacked.max(0).values - stacked.min(0).values).max())
+        widths = (stacked.max(0).values - stacked.min(0).values).max()
+        return max(float(widths), float(last.max() - last.min()))
 
     @staticmethod
     def gap(logits: Tensor, pair: Tensor) -> Tensor:

@@ -155,6 +155,22 @@ def test_the_noise_is_that_of_rounding():
     assert noises[0] < 1e-4 < noises[1] < 1
 
 
+def test_the_first_token_is_the_prefill_s_whose_rounding_counts(monkeypatch):
+    gate = tiny_bench(dtype=torch.bfloat16, methods=("plain",)).gate
+    prefix = torch.arange(3, 20)
+    before, own = gate.noise(prefix, gate.full_logits(prefix)), gate.target.prefill
+    first = int(gate.full_logits(prefix)[-1].argmax())
+
+    def moved(ids, cache):
+        output = own(ids, cache)
+        if len(ids) == len(prefix):
+            output.logits[-1, first] -= 1.0
+        return output
+
+    monkeypatch.setattr(gate.target, "prefill", moved)
+    assert before < 0.5 < 0.9 < gate.noise(prefix, gate.full_logits(prefix)) < 1.6
+
+
 def test_a_prompt_that_does_not_fit_is_named():
     bench = replace(tiny_bench(methods=("plain",)), context_length=6)
     with pytest.raises(ValueError, match="'p0' has 5 tokens and the target's context 6"):
