@@ -33,6 +33,7 @@ PRIOR = {
 UNKNOWN = 0.05  # share of a source without a prior
 RATE = 0.02  # weight of the newest observation
 LEAST = 1e-4  # a share can come back
+LEAST_PART = 1e-100  # of a price: a part and its powers stay numbers
 SHARPNESS = 1.3  # the power at first where the target decodes greedily; 1 where it samples
 SHARPEN_RATE, BLUNTEST, SHARPEST = 0.01, 0.4, 2.0  # its step and its bounds
 BANDS = 4  # depths 0, 1, 2, and all deeper ones learn apart
@@ -84,6 +85,8 @@ class Prices:
         for claim, share in zip(claims, shares, strict=False):
             for token, chance in claim.chances.items():
                 part = share * chance / total
+                if part < LEAST_PART:  # its chance was rounded to nothing, or nearly
+                    continue
                 prices[token] = prices.get(token, 0.0) + part
                 largest[token] = max(largest.get(token, (0.0, claim.origin)), (part, claim.origin))
         return prices, largest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import random
 
 import pytest
 import torch
@@ -16,8 +17,11 @@ import reanchor.loop
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import BASELINE, Draft, Retained
 from reanchor.proposal import Trie
-from reanchor.proposal.auto import Auto, grow
+from reanchor.proposal.assembly import assemble
+from reanchor.proposal.auto import Auto, drafted, grow
 from reanchor.proposal.costs import Costs
+from reanchor.proposal.prices import Prices
+from reanchor.proposal.sources import Claim
 from reanchor.sampling import Choice
 from reanchor.stats import Recorder
 from reanchor.times import Times
@@ -249,12 +253,12 @@ def test_the_states_retained_are_those_of_the_likeliest_rejected_path():
 def test_a_race_that_cannot_be_foreseen_is_refused(model):
     drafter = Racer([0] * 99, "random", block_size=3, vocab=sampling.VOCAB)
     rules = sampling.processors("penalty")
-    for drafted, processors, reason in (
+    for unable, processors, reason in (
         (drafter, rules, "reads the text"),
         (ScriptedDrafter([1] * 9), (), "cannot race"),
     ):
-        drafted.tap_layers = (0,)
-        decoder = SpeculativeDecoder(model, drafted, DecodeConfig("dflash", stochastic="race"))
+        unable.tap_layers = (0,)
+        decoder = SpeculativeDecoder(model, unable, DecodeConfig("dflash", stochastic="race"))
         with pytest.raises(ValueError, match=f"{reason}.*use stochastic 'sample'"):
             list(
                 decoder.decode(
@@ -298,3 +302,54 @@ def test_beliefs_of_a_large_vocabulary_are_its_likeliest_tokens():
         )
     sure = reanchor.loop.beliefs(logits)[0][500]
     assert sure == pytest.approx(float(exact[0, 0]), rel=0.01)
+
+
+def test_beliefs_are_of_the_temperature_that_is_sampled_at():
+    logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(1))
+    for temperature in (0.5, 1.0, 2.0):
+        exact = (logits / temperature).softmax(-1)
+        for row, believed in enumerate(reanchor.loop.beliefs(logits, temperature)):
+            assert believed == pytest.approx({token: float(exact[row, token]) for token in believed})
+    choice = Choice(PROMPT, 9, sample=True, processors=sampling.processors("t0.7-top-p"))
+    assert choice.temperature == 0.7 and Choice(PROMPT, 9, sample=True).temperature == 1.0
+
+
+@pytest.mark.parametrize("method", ["dflash", "reanchor", "ddtree", "auto"])
+def test_tokens_drawn_at_every_node_are_those_drawn_along_the_walk(model, method):
+    """As on a GPU: nodes of one depth share its times, and another depth has others."""
+
+    class Everywhere(Choice):
+        def at_every_node(self, logits, depths):
+            return self.at_places(logits, depths)
+
+    def tokens(kind, config):
+        drafter = Racer([0] * 99, "random", block_size=3, vocab=sampling.VOCAB)
+        drafter.tap_layers = (0,)
+        terms = {"sample": True, "generator": torch.Generator().manual_seed(5)}
+        steps = SpeculativeDecoder(model, drafter, config).decode(
+            sampling.PROMPT, choice=kind(sampling.PROMPT, 40, **terms)
+        )
+        return [token for step in steps for token in step.tokens]
+
+    config = DecodeConfig(method, max_nodes=9, stochastic="race")
+    assert tokens(Everywhere, config) == tokens(Choice, DecodeConfig("plain"))
+
+
+def test_what_a_drafter_cut_off_is_no_candidate():
+    candidates, log_probs = torch.arange(12).view(1, 3, 4), torch.full((1, 3, 4), -1.4)
+    draft = Draft((0,), [[7, 0]], candidates, log_probs)  # the second and third proposal are cut
+    (source,) = drafted(draft)
+    assert [bool(list(source.claims([7], depth))) for depth in range(3)] == [True, False, False]
+    tree = assemble(draft, Retained(), DecodeConfig("ddtree", max_nodes=40), 9, random.Random(0))
+    assert max(tree.depths) == 1 and len(tree) == 5
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_chances_too_small_for_a_number_are_no_candidates(sampled):
+    """A drafter or target may be so sure that the others' chances are rounded to nothing."""
+    prices, claims = Prices(sampled=sampled), [Claim("baseline", BASELINE, {1: 1.0, 2: 0.0, 3: 1e-300})]
+    for claimed in (claims, [Claim("baseline", BASELINE, {3: 1e-300})]):
+        for chosen in (1, 2, 3, 4):
+            prices.learn(claimed, 0, chosen)
+    ((price, token, _),) = prices.of(claims, 0)
+    assert token == 1 and 0 < price < 1
