@@ -12,13 +12,18 @@ from reanchor.drafters.loading import load_drafter
 from reanchor.sampling import Choice
 from reanchor.training.shape import Shape
 from reanchor.training.start import begin
+from tests.chances import DEPTH, PROMPT, VOCAB, exact, p_value, processors, tiny_model
 from tests.drafters import writer
-from tests.test_sampling import DEPTH, PROMPT, VOCAB, exact, model, p_value, processors  # noqa: F401
 
 TARGET = writer.tiny_target().requires_grad_(False)
 
 
-def drafter_of(folder, model, rank, carryover):  # noqa: F811
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
+
+
+def drafter_of(folder, model, rank, carryover):
     """A drafter made of the target's own layer, so that it knows something and not all."""
     shape = Shape(block_size=3, layers="0", taps="0", mask_token=0, markov_rank=rank)
     begin(folder, None, shape, model, carryover)
@@ -31,7 +36,7 @@ def drafter_of(folder, model, rank, carryover):  # noqa: F811
     return drafter
 
 
-def counted(model, drafter, rules, draws=700, limit=DEPTH + 1):  # noqa: F811
+def counted(model, drafter, rules, draws=700, limit=DEPTH + 1):
     torch.manual_seed(1)
     counts, accepted = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64), 0
     config = DecodeConfig("dflash", stochastic="rejection")
@@ -47,20 +52,20 @@ def counted(model, drafter, rules, draws=700, limit=DEPTH + 1):  # noqa: F811
 @pytest.mark.parametrize(
     "rules, rank, carryover", [("t1", 0, True), ("t0.7-top-p", 2, True), ("t1", 2, False)]
 )
-def test_the_distribution_is_the_targets(model, tmp_path, rules, rank, carryover):  # noqa: F811
+def test_the_distribution_is_the_targets(model, tmp_path, rules, rank, carryover):
     drafter = drafter_of(tmp_path, model, rank, carryover)
     counts, accepted = counted(model, drafter, rules)
     assert accepted > 200, "nothing was ever accepted, so nothing was tried"
     assert p_value(counts, exact(model, processors(rules))) > 1e-3
 
 
-def test_the_last_token_allowed_is_drawn_anew(model, tmp_path):  # noqa: F811
+def test_the_last_token_allowed_is_drawn_anew(model, tmp_path):
     counts, _ = counted(model, drafter_of(tmp_path, model, 2, False), "t1", limit=DEPTH)
     assert p_value(counts, exact(model, processors("t1"))) > 1e-3
 
 
 @pytest.mark.parametrize("broken", ["residual", "acceptance"])
-def test_a_broken_rule_fails_the_same_test(model, tmp_path, monkeypatch, broken):  # noqa: F811
+def test_a_broken_rule_fails_the_same_test(model, tmp_path, monkeypatch, broken):
     drafter = drafter_of(tmp_path, model, 2, True)
     if broken == "residual":  # draws after a rejection from the target's whole distribution
         monkeypatch.setattr(reanchor.verification, "beyond", lambda wanted, _offered: wanted)
@@ -97,7 +102,7 @@ def test_every_family_says_what_it_drew_from(tmp_path, dialect):
     )
 
 
-def test_processors_that_read_the_text_are_refused(model, tmp_path):  # noqa: F811
+def test_processors_that_read_the_text_are_refused(model, tmp_path):
     decoder = SpeculativeDecoder(
         model, drafter_of(tmp_path, model, 0, False), DecodeConfig("dflash", stochastic="rejection")
     )
