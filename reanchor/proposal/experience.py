@@ -33,8 +33,6 @@ class Experience:
     )  # rounds since a draft
     patience: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PRIOR_WORTH, SOON))  # till a probe
 
-    tokens: float = 0.0  # of late, and what they took, each round fading
-    seconds: float = 0.0
     prices: Prices | None = None  # the first decode brings them
 
     def trust(self, kind: str) -> float:

@@ -1,8 +1,8 @@
 """How much a round is given: nothing, a trie of what is known already, a drafted block, shifted blocks too.
 
-The four are compared by the tokens they are expected to give beyond what their seconds would give at the pace of
-decoding so far. The pace is an average over many rounds, those of earlier decodes included: one lucky round must not
-make all else look slow. What a draft is worth is known only by drafting, so it is an exponential average, renewed by a
+The four are compared by the tokens they are expected to give beyond what their seconds would give at the pace of this
+decode, whose length is given: time won in another is no use to it. The pace is an average over many rounds that begins
+with some of plain decoding, as one lucky round must not make all else look slow. What a draft is worth is known only by drafting, so it is an exponential average, renewed by a
 probe when it has not been seen for a while. Where the next decode begins is what the decodes before it came to
 (`Experience`).
 """
@@ -15,10 +15,11 @@ from reanchor.core import Plan
 from reanchor.proposal.costs import Costs
 from reanchor.proposal.experience import PRIOR_WEIGHT, SOON
 
-RATE = 0.06  # weight of the newest round within a decode
-EARLY = 6.0  # rounds that what is known beforehand is worth: the first rounds weigh 1 / (EARLY + rounds)
+RATE = 0.1  # weight of the newest round within a decode
+EARLY = 4.0  # rounds that what is known beforehand is worth: the first rounds weigh 1 / (EARLY + rounds)
 SLOW = 0.03  # weight of the newest round in what later decodes begin with
-LATE = 64  # rounds until a draft that failed again and again is tried again
+PROBING = 0.02  # of the time goes into probes at most, however often they fail
+PROBED = 4  # blocks of a probe at most: the first shifted blocks say what the others are worth
 FIRST = 8.0  # rounds of plain decoding that the pace begins with
 PACE_RATE = 0.05  # weight of the newest round in the pace
 
@@ -34,13 +35,12 @@ class Planner:
             self.experience.promised, PRIOR_WEIGHT
         )  # of this decode, and what came of it
         self.came = {kind: PRIOR_WEIGHT * self.experience.trust(kind) for kind in self.promised}
-        if not self.experience.seconds:
-            self.experience.tokens, self.experience.seconds = FIRST, FIRST * costs.verify(1)
+        self.tokens, self.seconds = FIRST, FIRST * costs.verify(1)  # of late, each round fading
 
     @property
     def pace(self) -> float:
         """Tokens that a second gives: the speed of late, at least that of plain decoding."""
-        return max(1 / self.costs.verify(1), self.experience.tokens / self.experience.seconds)
+        return max(1 / self.costs.verify(1), self.tokens / self.seconds)
 
     def choose(self, known: Sequence[float], shifts: int) -> Plan:
         """known: values of the trie that needs no draft, best first; shifts: shifted blocks there could be."""
@@ -50,8 +50,10 @@ class Planner:
             experience.unseen[kind] += 1
         for kind, rounds in experience.unseen.items():
             if kind in blocks and rounds > experience.patience[kind]:
-                experience.patience[kind] = min(2 * experience.patience[kind], LATE)
-                return Plan(kind, blocks[kind], "probe")
+                tried = min(blocks[kind], PROBED)
+                rarely = self.costs.draft(tried) / (PROBING * self.costs.verify(1))
+                experience.patience[kind] = min(2 * experience.patience[kind], max(SOON, round(rarely)))
+                return Plan(kind, tried, "probe")
         net = self.size(known, "known")[0]
         worth, pace = self.worth, self.pace
         nets = {
@@ -99,8 +101,8 @@ class Planner:
     def took(self, tokens: int, seconds: float) -> None:
         """A round is over; without seconds nobody timed it."""
         if seconds:
-            self.experience.tokens += tokens - PACE_RATE * self.experience.tokens
-            self.experience.seconds += seconds - PACE_RATE * self.experience.seconds
+            self.tokens += tokens - PACE_RATE * self.tokens
+            self.seconds += seconds - PACE_RATE * self.seconds
 
     def _average(self, kind: str, worth: float) -> None:
         experience = self.experience

@@ -35,7 +35,7 @@ RATE = 0.02  # weight of the newest observation
 LEAST = 1e-4  # a share can come back
 LEAST_PART = 1e-100  # of a price: a part and its powers stay numbers
 SHARPNESS = 1.3  # the power at first where the target decodes greedily; 1 where it samples
-SHARPEN_RATE, BLUNTEST, SHARPEST = 0.01, 0.4, 2.0  # its step and its bounds
+SHARPEN_RATE, SHARPEST = 0.01, 2.0  # its step, its bound; it is never below 1
 BANDS = 4  # depths 0, 1, 2, and all deeper ones learn apart
 
 
@@ -72,7 +72,7 @@ class Prices:
         powers = {token: price**self.sharpness for token, price in prices.items()}
         mean = sum(powers[token] * math.log(prices[token]) for token in prices) / sum(powers.values())
         step = SHARPEN_RATE * (math.log(prices[chosen]) - mean)
-        self.sharpness = min(max(self.sharpness + step, BLUNTEST), SHARPEST)
+        self.sharpness = min(max(self.sharpness + step, 1.0), SHARPEST)
 
     def _mixed(
         self, claims: Sequence[Claim], depth: int

@@ -9,7 +9,7 @@ import pytest
 from reanchor.core import Plan
 from reanchor.proposal.costs import Costs, interpolate
 from reanchor.proposal.experience import SOON
-from reanchor.proposal.plan import LATE, Planner
+from reanchor.proposal.plan import PROBED, PROBING, Planner
 
 FLAT = {1: 1.0, 64: 1.0}  # a pass costs the same whatever its size: memory-bound
 STEEP = {1: 1.0, 64: 64.0}  # every node costs a pass: compute-bound
@@ -133,8 +133,22 @@ def test_a_useless_drafter_is_left_alone_and_tried_again():
     late = shares(plans[100:])
     assert late["known"] > 0.9
     probes = [place for place, plan in enumerate(plans) if plan.why == "probe"]
-    assert probes and max(b - a for a, b in zip(probes, probes[1:], strict=False)) <= LATE + 1
+    assert (
+        probes
+        and max(b - a for a, b in zip(probes, probes[1:], strict=False))
+        <= cheap().draft(PROBED) / PROBING + 2
+    )
     assert len(probes) < 40
+
+
+def test_probes_that_fail_take_little_of_the_time():
+    """However dear drafts are; a probe has few blocks, whatever there could be."""
+    costs = Costs({1: 1.0, 64: 1.6}, {1: 0.5, 4: 2.0, 8: 4.0})
+    plans = played(Planner(costs), 2000, gain=0.0, shifted=0.0, known=0.0)[400:]
+    probes = [plan for plan in plans if plan.why == "probe"]
+    assert {plan.name for plan in probes} == {"baseline", "shifted"}
+    assert max(plan.blocks for plan in probes) <= PROBED
+    assert sum(costs.draft(plan.blocks) for plan in probes) < 2.1 * PROBING * len(plans)
 
 
 def test_where_nothing_pays_it_decodes_plainly_and_probes():
