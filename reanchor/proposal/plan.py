@@ -2,9 +2,9 @@
 
 The four are compared by the tokens they are expected to give beyond what their seconds would give at the pace of this
 decode, whose length is given: time won in another is no use to it. The pace is an average over many rounds that begins
-with some of plain decoding, as one lucky round must not make all else look slow. What a draft is worth is known only by drafting, so it is an exponential average, renewed by a
-probe when it has not been seen for a while. Where the next decode begins is what the decodes before it came to
-(`Experience`).
+with some of plain decoding, as one lucky round must not make all else look slow. What a draft is worth is known only by
+drafting, so it is an exponential average, renewed by a probe when it has not been seen for a while. Where the next
+decode begins is what the decodes before it came to (`Experience`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reanchor.proposal.experience import PRIOR_WEIGHT, SOON
 RATE = 0.1  # weight of the newest round within a decode
 EARLY = 4.0  # rounds that what is known beforehand is worth: the first rounds weigh 1 / (EARLY + rounds)
 SLOW = 0.03  # weight of the newest round in what later decodes begin with
-PROBING = 0.02  # of the time goes into probes at most, however often they fail
+PROBING = 0.02  # of the time at most goes into probes of one kind, however often they fail
 PROBED = 4  # blocks of a probe at most: the first shifted blocks say what the others are worth
 FIRST = 8.0  # rounds of plain decoding that the pace begins with
 PACE_RATE = 0.05  # weight of the newest round in the pace
