@@ -56,7 +56,8 @@ def attention(run: Run) -> dict[str, str]:
 def stack(run: Run) -> dict[str, str]:
     """Whose forward pass the target's was, and a row with the reason where the lean one declined."""
     why = run.stack["declined"]
-    rows = {"forward pass": run.stack["used"], **({"  lean declined": why} if why else {})}
+    used = f"{run.stack['used']}{', matrices packed' if run.stack.get('packed') else ''}"
+    rows = {"forward pass": used, **({"  lean declined": why} if why else {})}
     return {**rows, **graphs(run.stack["graphs"])} if "graphs" in run.stack else rows
 
 

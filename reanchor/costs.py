@@ -26,7 +26,7 @@ from reanchor.stats import Stopwatch
 from reanchor.target import Target
 
 WIDTHS = (1, 2, 4, 5, 8, 16, 32, 64)  # on CPUs the fifth row may be a step up (linear.py)
-GENERATION = 2  # raised when our passes change their price
+GENERATION = 3  # raised when our passes change their price
 REPEATS = 7
 NEAR, FAR = 64, 1024  # tokens of context behind which auto's costs are measured: in full, and how they grow
 ENOUGH = 2.0  # seconds of measuring, at either, after which no further turn is started

@@ -9,7 +9,8 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ Say = Callable[[str], None]
 REMEDY = "pip install gguf accelerate"
 
 
-def folder_of(file: Path, say: Say) -> Path:
-    """The converted checkpoint of a GGUF file, made on first use. Raises ValueError with the remedy."""
+def folder_of(file: Path, say: Say, dtype: torch.dtype = torch.float32) -> Path:
+    """The converted checkpoint of a GGUF file, made on first use; one for each dtype, so that weights can lie on its
+    pages. Raises ValueError with the remedy.
+    """
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise ValueError(
@@ -32,8 +35,13 @@ def folder_of(file: Path, say: Say) -> Path:
     folder = cache_root() / f"{file.stem}-{key_of(file)}"
     if not folder.is_dir():
         say(f"Converting {file.name}, once; the next start reads {folder}")
-        convert(file, folder)
-    return folder
+        convert(folder, partial(write, file), ("gguf", "accelerate"))
+    if dtype is torch.float32:
+        return folder
+    rounded = folder.with_name(f"{folder.name}-{str(dtype).removeprefix('torch.')}")
+    if not rounded.is_dir():
+        convert(rounded, partial(write_rounded, folder, dtype))
+    return rounded
 
 
 def cache_root() -> Path:
@@ -50,13 +58,13 @@ def key_of(file: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def convert(file: Path, folder: Path) -> None:
-    """Dequantise to float32 and write beside the final name, then rename."""
-    for module in ("gguf", "accelerate"):
+def convert(folder: Path, write_to: Callable[[Path], None], packages: Sequence[str] = ()) -> None:
+    """Write beside the final name, then rename."""
+    for module in packages:
         try:
             import_module(module)
         except ImportError as error:
-            raise ValueError(f"{file.name} needs the package {module} to be read: {REMEDY}") from error
+            raise ValueError(f"a GGUF file needs the package {module} to be read: {REMEDY}") from error
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -66,13 +74,14 @@ def convert(file: Path, folder: Path) -> None:
             "point XDG_CACHE_HOME at a folder that can be written"
         ) from error
     try:
-        write(file, draft)
+        write_to(draft)
         publish(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def write(file: Path, folder: Path) -> None:
+    """Dequantised to float32."""
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
@@ -90,8 +99,17 @@ def write(file: Path, folder: Path) -> None:
     with torch.device("meta"):
         plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     plain.generation_config = model.generation_config
+    save(plain, model.state_dict(), tokenizer, folder)
+
+
+def write_rounded(source: Path, dtype: torch.dtype, folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    save(model, model.state_dict(), AutoTokenizer.from_pretrained(source), folder)
+
+
+def save(model: Any, state: dict[str, Any], tokenizer: Any, folder: Path) -> None:
     try:
-        plain.save_pretrained(folder, state_dict=model.state_dict())
+        model.save_pretrained(folder, state_dict=state)
         tokenizer.save_pretrained(folder)
     except OSError as error:
         raise ValueError(f"the converted model cannot be written to {folder.parent}: {error}") from error

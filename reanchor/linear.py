@@ -2,24 +2,25 @@
 
 On x86 CPUs torch gives float32 products of few rows to a BLAS that reads the matrix badly on many of them;
 oneDNN, which torch carries for its compiler, computes the same product in full float32 in about half the time. Two to
-four rows are the exception: with the matrix on the left, the BLAS reads it once, nearly as fast as for one row.
+four rows are the exception: with the matrix on the left, the BLAS reads it once, nearly as fast as for one row. Either
+is slower than a packed matrix (`packing.py`).
 """
 
 from __future__ import annotations
-
-import platform
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-X86 = platform.machine().lower() in ("x86_64", "amd64")
+from reanchor.packing import ONEDNN, packed
+
 FEW = 4  # rows
-ONEDNN = X86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[..., in] -> [..., out]; weight: [out, in]"""
+    """[..., in] -> [..., out]; weight: [out, in], packed or not"""
+    if weight.is_mkldnn:
+        return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     float32 = rows.dtype is weight.dtype is torch.float32 and rows.device.type == "cpu"
     if not (ONEDNN and float32) or torch.is_grad_enabled():  # oneDNN's operator has no derivative
         return F.linear(rows, weight, bias)
@@ -40,6 +41,10 @@ def few(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def apply(module: nn.Module, rows: Tensor) -> Tensor:
     """`module(rows)`; by `linear` where the module is a linear layer and nothing else listens."""
     heard = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    return (
-        module(rows) if heard or type(module) is not nn.Linear else linear(rows, module.weight, module.bias)
-    )
+    return module(rows) if heard or type(module) is not nn.Linear else linear(rows, *matrix_of(module))
+
+
+def matrix_of(module: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Weight, packed where it is kept so, and bias."""
+    kept = None if torch.is_grad_enabled() else packed([module.weight])
+    return module.weight if kept is None else kept, module.bias

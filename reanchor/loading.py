@@ -86,7 +86,7 @@ def load_target(
     """
     place = check_device(device)
     precision = check_dtype(dtype, place)
-    source = locate(spec, say)
+    source = locate(spec, precision, say)
     with named(spec, source):
         config = AutoConfig.from_pretrained(source)
         with torch.device("meta"):
@@ -117,11 +117,11 @@ def drafter_for(spec: str | Path, target: PreTrainedModel, confidence_threshold:
     return load_drafter(spec, target, confidence_threshold=confidence_threshold)
 
 
-def locate(spec: str | Path, say: Say) -> str:
+def locate(spec: str | Path, dtype: torch.dtype, say: Say) -> str:
     """What transformers can load: a folder or a hub id."""
     path = demo_file() if spec == DEMO else Path(spec).expanduser()
     if path.is_file():
-        return str(folder_of(path, say))
+        return str(folder_of(path, say, dtype))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ValueError(

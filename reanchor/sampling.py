@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
+from reanchor.argmax import argmax
 from reanchor.config import SamplingConfig
 from reanchor.times import Times
 
@@ -100,7 +101,7 @@ class Choice:
         if not self.prefix_free or (self.sample and logits.device.type == "cpu"):
             return None
         scores = self._process(logits, self.committed)
-        return first_of(self.arrivals(scores, depths)) if self.sample else scores.argmax(-1).tolist()
+        return first_of(self.arrivals(scores, depths)) if self.sample else argmax(scores).tolist()
 
     def at_places(self, logits: Tensor, places: Sequence[int]) -> list[int]:
         """What would be sampled at nodes whose tokens stand `places` after the last one committed. logits: [N, V]"""
@@ -127,7 +128,7 @@ class Choice:
             self.record.logits.append(logits[None].float())
             self.record.scores.append(scores)
         if not self.sample:
-            return int(scores.argmax(-1))
+            return int(argmax(scores))
         return first_of(self.arrivals(scores, [0]))[0]
 
     def race(self, scores: Tensor, places: Sequence[int], ids: Tensor | None = None) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from reanchor.argmax import argmax
 from reanchor.core import Tree, Verdict
 from reanchor.sampling import Choice
 
@@ -31,7 +32,7 @@ def verify(tree: Tree, logits: Tensor, choice: Choice, drawn_from: Tensor | None
         if stopped or child is None:
             break
         path.append(child)
-    return Verdict(path, tokens, logits.argmax(-1).tolist() if drawn is None else drawn, stopped)
+    return Verdict(path, tokens, argmax(logits).tolist() if drawn is None else drawn, stopped)
 
 
 def verify_by_rejection(tree: Tree, logits: Tensor, choice: Choice, drawn_from: Tensor) -> Verdict:
@@ -52,7 +53,7 @@ def verify_by_rejection(tree: Tree, logits: Tensor, choice: Choice, drawn_from: 
         if stopped or child is None:
             break
         path.append(child)
-    return Verdict(path, tokens, logits.argmax(-1).tolist(), stopped)
+    return Verdict(path, tokens, argmax(logits).tolist(), stopped)
 
 
 def tried(

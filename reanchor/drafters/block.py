@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reanchor.argmax import argmax
 from reanchor.attention.table import Attention
 from reanchor.core import Draft, Retained
 from reanchor.drafters.base import Carry, Draw, Race
@@ -24,6 +25,7 @@ from reanchor.drafters.markov import ConfidenceHead, MarkovHead
 from reanchor.drafters.selector import CandidateSelector
 from reanchor.drafters.visibility import Layout, layout_blocks, sight
 from reanchor.linear import apply
+from reanchor.packing import pack, packable
 
 
 class BlockDrafter(nn.Module):
@@ -70,6 +72,14 @@ class BlockDrafter(nn.Module):
         weight = next(self.borrowed[1].parameters(), None)
         floating = weight is not None and weight.is_floating_point()
         self.head_dtype = weight.dtype if floating and weight is not None else self.dtype
+        return self
+
+    def packed(self) -> BlockDrafter:
+        """Hold a copy of the matrices as the CPU multiplies them fastest; it is passed by once they are trained."""
+        matrices = [module.weight for module in self.body.matrices()]
+        for weight in [*matrices, *([self.lm_head.weight] if self.config.own_head else [])]:
+            if packable(weight):
+                pack([weight])
         return self
 
     @property
@@ -204,7 +214,7 @@ class BlockDrafter(nn.Module):
             places = [offset + index for offset in offsets for index in range(scores.shape[1])]
             scores = race(scores.flatten(0, 1), places, self.columns()).view_as(scores)
         if draw is None:
-            return Proposal(self.target_ids(scores.argmax(-1)), scores, None)
+            return Proposal(self.target_ids(argmax(scores)), scores, None)
         column, probabilities = draw(scores.flatten(0, 1))
         tokens = self.target_ids(column.view(scores.shape[:2]))
         return Proposal(tokens, scores, None, probabilities.view_as(scores))

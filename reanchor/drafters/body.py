@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.convolution import DynamicConvolution
 from reanchor.drafters.rotary import Rotary
 from reanchor.layer import Affine, LayerShape, LayerWeights, normalize, perceptron, project, transform
-from reanchor.linear import linear
+from reanchor.linear import apply, linear, matrix_of
 
 Angles = tuple[Tensor, Tensor]  # cosines and signed sines, each [rows, 1, hd]
 # a layer's new keys and values, each [rows, kv heads, hd] -> all it attends to, each [kv heads, T, hd]
@@ -153,7 +153,7 @@ class GemmaLayer(Layer):
 
 
 def affine(module: nn.Linear) -> Affine:
-    return Affine(module.weight, module.bias)
+    return Affine(*matrix_of(module))
 
 
 def split(layer: Layer, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
@@ -193,9 +193,16 @@ class Body(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         self.rotary = Rotary(config)
 
+    def matrices(self) -> Iterator[nn.Linear]:
+        """Those that `linear` multiplies by."""
+        yield self.fc
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
+
     def project(self, features: Tensor) -> Tensor:
         """Target features as every layer's context reads them. [R, Dc] -> [R, H]"""
-        return normalize(linear(features, self.fc.weight), self.hidden_norm.weight, self.eps)
+        return normalize(apply(self.fc, features), self.hidden_norm.weight, self.eps)
 
     def forward(
         self,

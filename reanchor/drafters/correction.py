@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from reanchor.argmax import argmax
 from reanchor.drafters.base import Draw, Race
 
 
@@ -74,7 +75,7 @@ def walk(
             named = vocabulary.columns() if candidates is None else candidates
             row = race(row, [offset + index for offset in offsets], named)
         if draw is None:
-            best = row.argmax(-1, keepdim=True)  # [blocks, 1]
+            best = argmax(row)[:, None]  # [blocks, 1]
         else:
             best, probabilities = draw(row)
             drawn_from.append(probabilities)

@@ -47,7 +47,7 @@ def load_drafter(
     fill(drafter, renamed(checkpoint.tensors()), target_model.dtype if dtype is None else dtype, place)
     check_mapping(drafter)
     drafter.confidence_threshold = confidence_threshold
-    return drafter.borrow(host.embed, host.head).eval().requires_grad_(False)
+    return drafter.borrow(host.embed, host.head).eval().requires_grad_(False).packed()
 
 
 def build(config: DrafterConfig) -> BlockDrafter:

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
+from reanchor.argmax import argmax
 from reanchor.config import DecodeConfig
 from reanchor.sampling import Choice
 
@@ -52,7 +53,7 @@ class Draws:
 
     def pick(self, logits: Tensor) -> Tensor:
         if self.generator is None:
-            return logits.argmax(-1)
+            return argmax(logits)
         scores = self.processors(self.text, logits.to(torch.float32, copy=True))
         times = torch.empty_like(scores).exponential_(generator=self.generator)
         return (scores.softmax(-1) / times).argmax(-1)

@@ -1,5 +1,5 @@
-"""Pages of a checkpoint file that is mapped into memory, given back once what they held has been copied. It knows no
-model.
+"""Pages of a checkpoint file that is mapped into memory, given back once what they held has been copied, and watched
+for writing. It knows no model.
 
 transformers maps a checkpoint's file where no conversion is asked for, and a page that was read stays resident as long
 as any tensor of the file lives.
@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
-SMAPS = Path("/proc/self/smaps")
+SMAPS, PAGEMAP = Path("/proc/self/smaps"), Path("/proc/self/pagemap")
+PRESENT, SWAPPED, OF_FILE = (np.uint64(1 << bit) for bit in (63, 62, 61))  # bits of an entry of the page map
 Range = tuple[int, int]  # first address, the one behind the last
 
 
 def clean_files() -> list[Range]:
-    """Ranges of this process that hold nothing but what their file holds; none where the system does not say.
+    """Private ranges of this process that hold nothing but what their file holds; none where the system does not say,
+    or not what is written to later.
 
     A range with a page of its own was written to since: dropping that page would undo what was written.
     """
@@ -26,16 +31,41 @@ def clean_files() -> list[Range]:
         lines = SMAPS.read_text().splitlines()
     except OSError:
         return []
+    if not os.access(PAGEMAP, os.R_OK):
+        return []
     found: list[Range] = []
     for line in lines:
         name, *words = line.split()
         if not name.endswith(":"):  # address permissions offset device inode path
             start, end = (int(each, 16) for each in name.split("-"))
-            from_file = len(words) > 3 and words[3] != "0"
+            from_file = len(words) > 3 and words[3] != "0" and words[0].endswith("p")
             found += [(start, end)] if from_file else [(0, 0)]
         elif name in ("Anonymous:", "Swap:") and words[0] != "0":
             found[-1] = (0, 0)
     return [each for each in found if each[1]]
+
+
+def pages_of(tensor: Tensor) -> Range:
+    """All pages that hold something of a contiguous tensor."""
+    page, start = mmap.PAGESIZE, tensor.data_ptr()
+    return start // page * page, -(-(start + tensor.nbytes) // page) * page
+
+
+def within(pages: Range, ranges: Iterable[Range]) -> bool:
+    return any(low <= pages[0] and pages[1] <= high for low, high in ranges)
+
+
+def written(pages: Sequence[Range]) -> bool:
+    """Whether one of these pages of `clean_files` was written to since: it is this process's own then."""
+    if not pages:
+        return False
+    with PAGEMAP.open("rb", buffering=0) as entries:
+        for start, end in pages:
+            entries.seek(start // mmap.PAGESIZE * 8)
+            held = np.frombuffer(entries.read((end - start) // mmap.PAGESIZE * 8), np.uint64)
+            if bool((((held & (PRESENT | SWAPPED)) != 0) & ((held & OF_FILE) == 0)).any()):
+                return True
+    return False
 
 
 def give_back(tensor: Tensor, clean: list[Range]) -> None:

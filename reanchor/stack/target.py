@@ -61,7 +61,7 @@ class LeanTarget(Target):
         self.stack = describe(self.model)
         self.weights = Weights(self.model, self.stack)
         sizes = {shape.kind: shape.head_dim for shape in self.stack.layers}
-        self.rotary = RotaryTables(self.weights.rotary, sizes, self.weights.head.weight)
+        self.rotary = RotaryTables(self.weights.rotary, sizes, self.weights.head_module.weight)
         self.regions = Regions(self, self.device.type == "cuda" and self.graphs, self.say)
 
     def new_cache(self) -> TreeCache:
@@ -74,7 +74,9 @@ class LeanTarget(Target):
     def prefill(self, prompt: Tensor, cache: TreeCache) -> TargetOutput:
         """Commit a prompt [P]; logits of its last position only. HF's path where a mask is more than causal."""
         if any(shape.softcap or (shape.window or len(prompt)) < len(prompt) for shape in self.stack.layers):
-            return super().prefill(prompt, cache)
+            output = super().prefill(prompt, cache)
+            self.weights.release()
+            return output
         positions = torch.arange(len(prompt), device=prompt.device)
         hidden, features = self.run(
             prompt, self.turns(positions, cache), self.behind(cache, len(prompt)), causal
@@ -145,7 +147,7 @@ class LeanTarget(Target):
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def stack_report(self) -> dict[str, Any]:
-        report = super().stack_report()
+        report = {**super().stack_report(), "packed": bool(self.weights.packed)}
         return {**report, "graphs": self.regions.report()} if self.graphs else report
 
 

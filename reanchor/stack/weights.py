@@ -1,7 +1,8 @@
 """An HF decoder's weights as the layer function takes them: what is read together lies together.
 
-Fused matrices are the only copy: HF's parameters become views of them, so that the module goes on working and
-the model is in memory once; pages of a mapped checkpoint go back as they are copied.
+The model is in memory once, and HF's module goes on working. Where its parameters lie on the pages of a mapped
+checkpoint, matrices are packed (`packing.py`) and the pages given back; who reads the parameters all the same reads the
+file. Elsewhere fused matrices are the only copy, and the parameters become views of them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from reanchor.layer import Affine, LayerShape, LayerWeights
+from reanchor.packing import forget, pack, packable, packed
 from reanchor.stack.description import Description
-from reanchor.stack.pages import Range, clean_files, give_back
+from reanchor.stack.pages import Range, clean_files, give_back, pages_of, within, written
 
 
 class Weights:
@@ -32,13 +34,15 @@ class Weights:
         self.sources: list[tuple[nn.Parameter, int, int]] = []  # parameter, its address, its version
         self.copied: list[nn.Parameter] = []  # norms that the layers have in another form
         self.clean = clean_files() if self.device.type == "cpu" else []
+        self.packed: list[Range] = []  # pages of what is packed
+        self.unread: list[nn.Parameter] = []  # what is packed
         self.layers = [
             self.layer(layer, shape) for layer, shape in zip(decoder.layers, description.layers, strict=True)
         ]
         self.norm = self.norm_weight(decoder.norm)
-        self.head = Affine(self.head_module.weight, self.head_module.bias)
-        self.watch(self.head_module.weight)
+        self.head = self.fused(self.head_module)
         self.norms = flat(self.copied)
+        self.release()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -58,7 +62,8 @@ class Weights:
             parameter.data_ptr() == address and parameter._version == version
             for parameter, address, version in self.sources
         )
-        return there and torch.equal(flat(self.copied), self.norms)  # an edit of `.data` has no version
+        # an edit of `.data` has no version
+        return there and not written(self.packed) and torch.equal(flat(self.copied), self.norms)
 
     def watch(self, parameter: nn.Parameter) -> None:
         self.sources.append((parameter, parameter.data_ptr(), parameter._version))
@@ -89,10 +94,30 @@ class Weights:
     def fused(self, *linears: Any) -> Affine:
         biases = [each.bias for each in linears if each.bias is not None]
         weights = [each.weight for each in linears]
-        affine = Affine(joined(weights, self.clean), joined(biases, self.clean) if biases else None)
+        matrix = self.packing(weights)
+        affine = Affine(
+            joined(weights, self.clean) if matrix is None else matrix,
+            joined(biases, self.clean) if biases else None,
+        )
         for parameter in (*weights, *biases):
             self.watch(parameter)
         return affine
+
+    def packing(self, weights: Sequence[nn.Parameter]) -> Tensor | None:
+        """Their rows packed, in the place of their pages; nothing where these would stay."""
+        pages = [pages_of(each.data) for each in weights]
+        if not all(map(packable, weights)) or not all(within(each, self.clean) for each in pages):
+            forget(weights)
+            return None
+        kept = packed(weights)
+        self.packed += pages
+        self.unread += weights
+        return pack(weights) if kept is None else kept
+
+    def release(self) -> None:
+        """Give back pages that somebody read beside us: HF's own forward."""
+        for each in self.unread:
+            give_back(each.data, self.clean)
 
     def norm_weight(self, norm: Any) -> Tensor:
         self.watch(norm.weight)

@@ -88,6 +88,7 @@ def test_hidden_states_asked_for_before_are_no_obstacle():
     assert target_for(model, (0,), DecodeConfig("reanchor")).stack_report() == {
         "used": "lean",
         "declined": None,
+        "packed": False,
     }
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from reanchor import SamplingConfig, SpeculativeDecoder
+from reanchor.packing import packable
 from reanchor.stack.pages import SMAPS, clean_files, give_back
 from reanchor.stack.target import LeanTarget
 from tests.tiny import SHAPE, greedy
@@ -53,6 +55,69 @@ def test_copied_pages_go(mapped):
     target = LeanTarget(model)
     assert resident(file) < before - 0.9 * fused
     assert greedy(model, PROMPT, 8) == truth and target.weights.current()
+
+
+def decoded(target):
+    return [
+        token
+        for step in SpeculativeDecoder(target.model).decode(PROMPT, SamplingConfig(max_new_tokens=8))
+        for token in step.tokens
+    ]
+
+
+def test_matrices_of_a_mapped_file_are_packed_and_shared(mapped):
+    model, file = mapped
+    truth = greedy(model, PROMPT, 8)
+    one, two = LeanTarget(model), LeanTarget(model)
+    if not packable(model.lm_head.weight):
+        pytest.skip("nothing is packed here")
+    assert one.stack_report()["packed"] and one.weights.head.weight.is_mkldnn
+    assert all(
+        mine.down.weight is his.down.weight
+        for mine, his in zip(one.weights.layers, two.weights.layers, strict=True)
+    )
+    assert resident(file) < MIB  # norms, and ends of pages
+    assert decoded(one) == truth and resident(file) < MIB
+
+
+def edit_data(model):
+    model.model.layers[2].mlp.down_proj.weight.data[5].mul_(-3.0)
+
+
+def edit_in_place(model):
+    with torch.no_grad():
+        model.model.layers[2].self_attn.o_proj.weight.mul_(-3.0)
+
+
+def edit_head(model):
+    model.lm_head.weight.data.mul_(-1.0)
+
+
+@pytest.mark.parametrize("edit", [edit_data, edit_in_place, edit_head])
+def test_packed_matrices_follow_their_parameters(mapped, edit):
+    model, _ = mapped
+    target = LeanTarget(model)
+    decoder = SpeculativeDecoder(model)
+    before = decoded(target)
+    assert target.weights.current()
+    edit(model)
+    assert not target.weights.current()
+    truth = greedy(model, PROMPT, 8)
+    steps = decoder.decode(PROMPT, SamplingConfig(max_new_tokens=8))
+    assert [token for step in steps for token in step.tokens] == truth
+    target.new_cache()
+    assert target.weights.current() and truth != before
+
+
+def test_what_others_read_is_given_back(mapped):
+    model, file = mapped
+    target = LeanTarget(model)
+    if not target.weights.packed:
+        pytest.skip("nothing is packed here")
+    greedy(model, PROMPT, 8)
+    assert resident(file) > 8 * MIB
+    target.weights.release()
+    assert resident(file) < MIB
 
 
 def test_a_file_written_to_keeps_its_pages(mapped):
