@@ -106,7 +106,7 @@ class PassClock:
         if self.passes == 1:
             self.first = self.now()
 
-    def outcome(self, tokens: list[int]) -> Outcome:
+    def outcome(self, tokens: list[int], prefilled: int = 1) -> Outcome:
         return Outcome(
             tokens,
             self.first - self.started,
@@ -114,7 +114,21 @@ class PassClock:
             self.passes - 1,
             [],
             memory.peak(self.model.device),
+            prefilled=prefilled,
         )
+
+
+class PassTokens:
+    """A streamer that notes how many tokens each pass gave; HF puts the prompt first."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def put(self, value: Tensor) -> None:
+        self.counts.append(value.numel())
+
+    def end(self) -> None:
+        pass
 
 
 def sampling_arguments(sampling: SamplingConfig) -> dict[str, Any]:
@@ -130,7 +144,7 @@ def sampling_arguments(sampling: SamplingConfig) -> dict[str, Any]:
 
 
 class HuggingFace:
-    """HF's own generate; `extra` are arguments of it, as for prompt lookup."""
+    """HF's own generate; `extra` are arguments of it, as for prompt lookup, which drafts in its first pass already."""
 
     def __init__(self, name: str, model: PreTrainedModel, **extra: Any) -> None:
         self.name, self.model, self.extra = name, model, extra
@@ -143,17 +157,17 @@ class HuggingFace:
         if sampling.seed is not None:
             torch.manual_seed(sampling.seed)
         memory.reset_peak(self.model.device)
-        clock, generate = PassClock(self.model), self.model.generate
+        clock, generate, given = PassClock(self.model), self.model.generate, PassTokens()
         with self.own_defaults(), clock.running():
             output = generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 max_new_tokens=sampling.max_new_tokens,
                 **sampling_arguments(sampling),
-                **self.extra,
+                **({"streamer": given, **self.extra} if self.extra else {}),
             )
         assert isinstance(output, Tensor)
-        return clock.outcome(output[0, len(ids) :].tolist())
+        return clock.outcome(output[0, len(ids) :].tolist(), given.counts[1] if self.extra else 1)
 
     @contextmanager
     def own_defaults(self) -> Iterator[None]:

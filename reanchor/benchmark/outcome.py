@@ -19,11 +19,12 @@ class Outcome:
     rounds: list[Round]
     memory: int | None = None  # peak bytes while it ran, where the machine tells
     counts: dict[str, int] = field(default_factory=dict)  # what a counter made of its steps
+    prefilled: int = 1  # tokens that the first pass gave; a loop may verify drafts in it
 
     @property
     def decoded(self) -> int:
-        """Tokens that decoding gave; the prefill gave the first."""
-        return len(self.tokens) - 1
+        """Tokens that decoding gave."""
+        return len(self.tokens) - self.prefilled
 
     def stats(self, method: str) -> Stats:
         return Stats(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from reanchor.benchmark.contestant import Engine, HuggingFace
+from reanchor.benchmark.peers import peer
 from reanchor.benchmark.report import cells
 from reanchor.benchmark.results import open_results
 from reanchor.config import DecodeConfig, SamplingConfig
@@ -212,3 +213,11 @@ def test_outcomes_survive_the_file(tmp_path):
     results.append(record)
     assert open_results(results.path, {}).records == [record]
     assert outcome_of([2, 3]).decoded == 5
+
+
+def test_tokens_of_prompt_lookup_s_first_pass_are_the_prefill_s():
+    model = tiny_target("qwen3")
+    outcome = peer("prompt-lookup", model, None).decode([0] * 12, SamplingConfig(max_new_tokens=12))
+    assert outcome.tokens == [0] * 12 == greedy(model, torch.tensor([0] * 12), 12)
+    assert (outcome.prefilled, outcome.passes, outcome.decoded) == (11, 1, 1)
+    assert HuggingFace("hf", model).decode([0] * 12, SamplingConfig(max_new_tokens=12)).decoded == 11
