@@ -28,6 +28,16 @@ from reanchor.linear import apply
 from reanchor.packing import pack, packable
 
 
+def ranked(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and columns of the likeliest. [blocks, K, M] -> two of [blocks, K, count]
+
+    A CPU takes one block after the other, as long as its scores lie in the cache.
+    """
+    parts = scores.split(1) if scores.device.type == "cpu" else (scores,)
+    found = [part.float().log_softmax(-1).topk(min(count, part.shape[-1])) for part in parts]
+    return torch.cat([each.values for each in found]), torch.cat([each.indices for each in found])
+
+
 class BlockDrafter(nn.Module):
     """All blocks of a round in one pass over one shared context; parts beyond the body are optional."""
 
@@ -141,7 +151,7 @@ class BlockDrafter(nn.Module):
         distribution = None if proposal.drawn_from is None else self.over_vocabulary(proposal)
         if not top_k:
             return Draft(offsets, blocks, distribution=distribution, confidence=confidence)
-        log_probs, best = proposal.scores.float().log_softmax(-1).topk(min(top_k, proposal.scores.shape[-1]))
+        log_probs, best = ranked(proposal.scores, top_k)
         candidates = self.target_ids(best) if proposal.ids is None else proposal.ids.gather(-1, best)
         return Draft(offsets, blocks, candidates, log_probs, distribution, confidence)
 
