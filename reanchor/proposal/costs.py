@@ -31,21 +31,25 @@ class Costs:
         self.slopes = {name: dict(sorted(slope.items())) for name, slope in (slopes or {}).items()}
         self.measured = self.context = measured  # `context`: tokens committed now
         self.experience = Experience()
+        self.lines: dict[
+            tuple[str, int], tuple[float, float]
+        ] = {}  # seconds and slope by stage and size, as asked
         self.laps: dict[str, float] = {}
         self.size: tuple[int, int] | None = None  # blocks and nodes of the round that the laps are of
 
     def fresh(self) -> Costs:
         """For another decode: rounds of its own, the experience shared."""
         other = Costs(self.curves["verify"], self.curves["draft"], self.slopes, self.measured)
-        other.experience = self.experience
+        other.experience, other.lines = self.experience, self.lines
         return other
 
     def as_measured(self, stage: str, size: int) -> float:
         """Seconds of a stage at the present context, linear in it."""
-        seconds = interpolate(self.curves[stage], size)
-        if stage not in self.slopes:
-            return seconds
-        return seconds + (self.context - self.measured) * interpolate(self.slopes[stage], size)
+        if (stage, size) not in self.lines:
+            slope = interpolate(self.slopes[stage], size) if stage in self.slopes else 0.0
+            self.lines[stage, size] = interpolate(self.curves[stage], size), slope
+        seconds, slope = self.lines[stage, size]
+        return seconds + (self.context - self.measured) * slope
 
     def verify(self, nodes: int) -> float:
         return self.experience.costs["verify"] * self.as_measured("verify", nodes)

@@ -7,7 +7,7 @@ Depth is that of the parent: 0 asks for the children of the anchor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from reanchor.core import BASELINE, RECALL, TEXT, VERIFIER_PATH
@@ -124,10 +124,11 @@ class Raced:
         self.source, self.times = source, times
 
     def claims(self, path: Sequence[int], depth: int) -> Iterable[Claim]:
-        found, times = self.source.claims(path, depth), self.times(depth)
+        found = list(self.source.claims(path, depth))
+        times = self.times(depth) if found else None  # which nobody draws in vain
         if times is None:
             return found
-        return [replace(claim, chances=self.raced(claim.chances, times)) for claim in found]
+        return [Claim(each.source, each.origin, self.raced(each.chances, times)) for each in found]
 
     def raced(self, chances: Chances, times: Sequence[float]) -> Chances:
         arrivals = {token: chance / max(float(times[token]), LEAST) for token, chance in chances.items()}
