@@ -31,8 +31,8 @@ class Grid:
         self.rows.append(list(cells))
 
     def rich(self, width: int, screen: bool = False) -> Iterator[RenderableType]:
-        """As many columns in a table as the width has room for, the others in tables below it, each behind what says which
-        row it is. Nothing is cut off; a text that is too long goes on in the next line.
+        """As many columns in a table as the width has room for, the others in tables below it, each behind what says
+        which row it is. Nothing is cut off; a text that is too long goes on in the next line.
         """
         rows = self.rows[: self.most] if screen else self.rows
         notes = list(self.notes)

@@ -18,7 +18,8 @@ INSTALL = "pip install 'reanchor-decoding[bench]'"
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
 MARKERS = "osD^vPX*"  # another for every round of the colours
 FEWEST = 5  # rounds that a point must stand for
-TAIL = 0.02  # of the rounds of a method may share the last bin of acceptance lengths
+TAIL = 0.05  # of the rounds of a method may share the last bin of acceptance lengths
+TICKS = 8  # numbers below a small picture
 WRAPPED = 110  # letters of a title's line
 
 Picture = Callable[[Any], bool]
@@ -69,8 +70,12 @@ def swept(found: Sequence[Cell]) -> dict[str, Picture]:
 
 def faulty(found: Sequence[Cell]) -> str:
     """Whose outputs were wrong, and where."""
-    said = [f"{each.method} on {each.dataset}" for each in found if each.faults and each.dataset != ALL]
-    return f"No speed-up, since outputs had faults: {', '.join(said)}" if said else ""
+    by: dict[str, list[str]] = {}
+    for each in found:
+        if each.faults:
+            by.setdefault(each.dataset, []).append(each.method)
+    said = "; ".join(f"{', '.join(methods)} on {dataset}" for dataset, methods in by.items())
+    return f"Outputs with faults, for which no speed-up is drawn: {said}" if said else ""
 
 
 def save(picture: Picture, title: str, note: str, path: Path) -> Path | None:
@@ -132,12 +137,12 @@ def histograms(figure: Any, found: Sequence[Cell]) -> bool:
                 range(1, last + 1), shares, ms=3, label=each.method, **style(methods.index(each.method))
             )
         axes.set_title(dataset, fontsize=10)
-    every[0].set_xticks(
-        range(1, last + 1), [*map(str, range(1, last)), f"≥{last}"]
-    )  # of all: the axis is shared
+        ticks = [*range(1, last, -(-last // TICKS)), last]
+        axes.set_xticks(ticks, [*map(str, ticks[:-1]), f"≥{last}"])
     for axes in every[len(datasets) :]:
         axes.axis("off")
-    for axes in every[-across:]:
+    for axes in every[len(datasets) - across : len(datasets)]:  # the lowest of every column
+        axes.tick_params(labelbottom=True)
         axes.set_xlabel("tokens of a round, bonus included", fontsize=8)
     for axes in every[::across]:
         axes.set_ylabel("share of rounds", fontsize=8)
@@ -223,7 +228,7 @@ def spread(each: Cell, name: str) -> tuple[float, float]:
 def curves(figure: Any, found: Sequence[Cell], knob: str) -> bool:
     """Acceptance length and speed-up over a knob's values, a line a method; those without the knob level."""
     places = {each.method: place for each in found if (place := place_of(each.method)) and place[1] == knob}
-    values = list(dict.fromkeys(value for _, _, value in places.values()))
+    values = sorted(dict.fromkeys(value for _, _, value in places.values()), key=size)
     methods = list(dict.fromkeys(method for method, _, _ in places.values()))
     once = [each for each in found if place_of(each.method) is None and each.method not in PLAIN]
     figure.set_size_inches(11, 4.5)
@@ -248,6 +253,11 @@ def curves(figure: Any, found: Sequence[Cell], knob: str) -> bool:
         axes.set_xticks(range(len(values)), values)
     legend(figure, both[0])
     return bool(methods)
+
+
+def size(value: str) -> float:
+    """Numbers in order; words, and no limit, behind them as they come."""
+    return float(value) if value.isdecimal() else float("inf")
 
 
 def curve(axes: Any, at: Sequence[int], own: Sequence[Cell], name: str, **look: Any) -> None:
