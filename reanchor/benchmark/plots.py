@@ -137,7 +137,8 @@ def histograms(figure: Any, found: Sequence[Cell]) -> bool:
                 range(1, last + 1), shares, ms=3, label=each.method, **style(methods.index(each.method))
             )
         axes.set_title(dataset, fontsize=10)
-        ticks = [*range(1, last, -(-last // TICKS)), last]
+        step = -(-last // TICKS)
+        ticks = [*range(1, last - step + 1, step), last]
         axes.set_xticks(ticks, [*map(str, ticks[:-1]), f"≥{last}"])
     for axes in every[len(datasets) :]:
         axes.axis("off")
