@@ -47,9 +47,15 @@ class Grid:
         yield from [""] * bool(notes)
 
     def widths(self, rows: Sequence[Sequence[str]], whole: int) -> list[int]:
-        """What each column needs: its longest cell, or the longest word of its name."""
-        columns = zip(self.columns, *rows, strict=True)
-        found = [max([*map(shown, cells), *map(cell_len, name.split())]) for name, *cells in columns]
+        """What each column needs: its longest cell, and its name, in one line only where there is room for all."""
+        cells = [max(map(shown, column), default=0) for column in zip(*rows, strict=True)] or [0] * len(
+            self.columns
+        )
+        named = list(zip(cells, self.columns, strict=True))
+        found = [max(each, cell_len(name)) for each, name in named]
+        if sum(found) + GAP * (len(found) - 1) <= whole:
+            return found
+        found = [max([each, *map(cell_len, name.split())]) for each, name in named]
         most = max(NARROWEST, whole // (self.keys + 1) - GAP)  # leave room for a figure beside the keys
         found[: self.keys] = [min(each, most) for each in found[: self.keys]]
         room = max(NARROWEST, whole - sum(each + GAP for each in found[: self.keys]))
