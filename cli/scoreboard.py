@@ -12,7 +12,7 @@ from reanchor.benchmark.report import Cell, cells
 from reanchor.benchmark.results import Results
 from reanchor.benchmark.sweep import methods_in, parse
 
-from .entries import entry, shown, speed, spread
+from .entries import SHOWN, entry, shown, speed, spread
 from .grid import Grid
 from .studies import ablation_grids, cost_grids, sweep_grid
 from .summary import number, percent
@@ -142,7 +142,7 @@ def contrast_grid(found: Sequence[Contrast], names: tuple[str, str]) -> Grid:
     for each in found:
         ups = "–" if each.speedups is None else f"{each.speedups[0]:.2f}× → {each.speedups[1]:.2f}×"
         grid.add(
-            f"{each.dataset}, {each.temperature:g}, {shown(each.method)}",
+            f"{each.dataset}, {each.temperature:g}, {SHOWN.get(each.method, each.method)}",
             str(each.prompts),
             f"{each.taus[0]:.2f} → {each.taus[1]:.2f}",
             number(each.tau_p, 3),
