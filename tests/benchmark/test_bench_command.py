@@ -110,6 +110,8 @@ def test_csv_and_markdown(bench):
     assert all(value not in ("", None) for value in (rows[3]["tau_low"], rows[3]["draft_seconds"]))
     text = bench("--report", "r.jsonl", "--markdown").stdout
     assert text.count("| method | own |") == 2 and "| reanchor | " in text and "**" in text
+    twice = list(csv.DictReader(io.StringIO(bench("--report", "r.jsonl", "r.jsonl", "--csv").stdout)))
+    assert len(twice) == 2 * len(rows) and {row["file"] for row in twice} == {"r.jsonl"}
 
 
 def test_a_table_and_its_best_are_shown(bench):
@@ -229,9 +231,7 @@ def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
     monkeypatch.setattr(Engine, "decode", broken)
     shown = bench("--prompts", "own.jsonl", "--limit", "2")
     assert shown.exit_code == 1
-    assert "faults" in shown.stdout and "outputs that differ from plain decoding" in shown.stdout
-    told = [line for line in shown.stderr.splitlines() if "reanchor: token 3 differs" in line]
-    assert told and all(line.endswith(": fault") for line in told)  # a line each, however long
+    assert "faults" in shown.stdout and "reanchor: token 3 differs" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from reanchor.benchmark.bootstrap import paired_p_value, ratio_interval, speedup
 from reanchor.benchmark.comparison import contrasts
 from reanchor.benchmark.gate import Difference
 from reanchor.benchmark.report import ALL, cells
+from reanchor.benchmark.results import Results
+from reanchor_cli.progress import Progress
 from tests.benchmark.players import outcome_of, record_of
 
 PLAIN = {"hf": 0.4, "plain": 0.2}
@@ -118,3 +120,10 @@ def test_two_runs_by_hand():
 def test_runs_with_nothing_in_common_are_not_compared():
     with pytest.raises(ValueError, match="no prompt in common"):
         contrasts(run(), run(dataset="other"))
+
+
+def test_the_progress_line_shows_the_same_figures(tmp_path):
+    records = run()
+    shown = Progress(2, Results(tmp_path / "r.jsonl", {}, records[:1]))
+    shown.add(records[1])
+    assert shown.so_far() == [f"dflash τ {14 / 5:.2f} {14 * 0.2 / (5 * 0.3):.2f}×"]
