@@ -222,7 +222,9 @@ def contrast_grid(found: Sequence[Contrast], names: tuple[str, str]) -> Grid:
         ["dataset, T, method", "prompts", "τ A → B", "p", "tokens/s B/A", "p", "speed-up A → B", "p"],
     )
     for each in found:
-        ups = "–" if each.speedups is None else f"{each.speedups[0]:.2f}× → {each.speedups[1]:.2f}×"
+        faults = sum(each.faults)
+        ups = f"{faults} fault{'s' if faults > 1 else ''}" if faults else "–"
+        ups = ups if each.speedups is None else f"{each.speedups[0]:.2f}× → {each.speedups[1]:.2f}×"
         grid.add(
             f"{each.dataset}, {each.temperature:g}, {SHOWN.get(each.method, each.method)}",
             str(each.prompts),

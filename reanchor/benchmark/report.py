@@ -76,7 +76,7 @@ def cell(dataset: str, temperature: float, records: list[Record], method: str, i
     stats = folded(method, outcomes)
     figures = stats.to_dict(rounds=False)
     differences = [each for record in records for each in record.differences if each.method == method]
-    faults = sum(each.fault for each in differences)
+    faults = faults_of(records, method)
     decoded, passes, seconds = totals(records, method)
     plain = fastest_plain(records)
     given = plain is not None and not faults and sum(seconds) > 0 and sum(decoded) > 0
@@ -143,9 +143,13 @@ def pace(records: Sequence[Record], method: str) -> float:
     return sum(seconds) / sum(decoded) if sum(decoded) else float("inf")
 
 
+def faults_of(records: Sequence[Record], method: str) -> int:
+    return sum(each.fault for record in records for each in record.differences if each.method == method)
+
+
 def fastest_plain(records: Sequence[Record]) -> str | None:
-    """The strongest baseline of these records."""
-    there = [name for name in PLAIN if name in records[0].methods]
+    """The strongest baseline of these records; a way of plain decoding with a fault is none."""
+    there = [name for name in PLAIN if name in records[0].methods and not faults_of(records, name)]
     return min(there, key=lambda name: pace(records, name)) if there else None
 
 
