@@ -51,7 +51,10 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
 @click.option("--thinking/--no-thinking", default=None, help="Thinking mode.  [default: off where known]")
 @pair_options
 @click.option("--max-new-tokens", default=128, show_default=True, help="Tokens of every answer.")
-@options(SamplingConfig, without=("max_new_tokens", "temperature"))
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed of sampling; every prompt has its own of it."
+)
+@options(SamplingConfig, without=("max_new_tokens", "temperature", "seed"))
 @options(DecodeConfig, without=("method", "carryover"))
 @click.option(
     "--output", help="The results file; an interrupted run goes on with it.  [default: its own name]"
@@ -112,16 +115,18 @@ def measured(given: dict[str, Any]) -> Results:
 def terms_of(given: dict[str, Any]) -> Terms:
     from .contest import Terms, temperatures_of
 
-    seed = 0 if given["seed"] is None else given["seed"]
     return Terms(
         given["target"],
         tuple(method for method in METHODS if method in given["methods"]),
         tuple(dict.fromkeys(given["peers"])),
         take(DecodeConfig, {**given, "method": "dflash"}),
-        SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], seed),
+        SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], given["seed"]),
         temperatures_of(given["temperature"]),
         given["raw"],
         given["thinking"],
+        given["confidence_threshold"],
+        given["limit"],
+        given["choice_seed"],
     )
 
 

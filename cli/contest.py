@@ -52,6 +52,9 @@ class Terms:
     temperatures: tuple[float, ...]
     raw: bool
     thinking: bool | None
+    confidence_threshold: float
+    limit: int | None  # prompts of every set
+    choice_seed: int
 
     def bench(self, pair: Pair, conversation: Conversation, contestants: Sequence[Contestant]) -> Bench:
         target = SpeculativeDecoder(pair.target, None, self.decode).target
@@ -177,6 +180,10 @@ def header_of(pair: Pair, terms: Terms, sets: Sequence[PromptSet], **more: Any) 
         "temperatures": list(terms.temperatures),
         "raw": terms.raw,
         "thinking": terms.thinking,
+        "confidence_threshold": terms.confidence_threshold,
+        "limit": terms.limit,
+        "choice_seed": terms.choice_seed,
+        "sources": {each.name: each.source for each in sets},
         "prompts": {each.name: [prompt.id for prompt in each.prompts] for each in sets},
         **more,
     }
