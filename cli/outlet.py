@@ -42,6 +42,8 @@ def as_object(runs: Sequence[Results], found: Sequence[Contrast]) -> dict[str, A
         {
             "file": str(each.path),
             "header": each.header,
+            "total": each.total,
+            "skipped": [vars(skip) for skip in each.skips],
             "cells": [cell.to_dict() for cell in cells(each.records)],
             "differences": [
                 {"dataset": record.dataset, "id": record.id, **vars(difference)}

@@ -24,6 +24,7 @@ def grids(results: Results) -> list[Grid]:
     """What a results file has to show."""
     found, header = cells(results.records), results.header
     title = f"{header['target']} + {header['drafter']}, {header['dtype']}"
+    title += f", {results.state}" if results.state else ""
     if header.get("ablation"):
         return [ablation_grid(found, name, title) for name in [header["ablation"]]]
     shown = [

@@ -214,7 +214,7 @@ def file_of(name: str, folder: Path) -> Path:
 
 def read_file(path: Path) -> Iterator[Prompt]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the prompts of {path}: {error}") from error
     seen: set[str] = set()
@@ -240,8 +240,10 @@ def prompt_of(line: str, where: str, number: str) -> Prompt:
     turns = row["turns"]
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn for turn in turns):
         raise ValueError(f"{where}: 'turns' must be a list of texts, none empty, got {turns!r:.80}")
-    reference = row.get("reference")
-    return Prompt(str(row.get("id", number)), tuple(turns), None if reference is None else as_text(reference))
+    reference, own = row.get("reference"), row.get("id")
+    return Prompt(
+        number if own is None else str(own), tuple(turns), None if reference is None else as_text(reference)
+    )
 
 
 def as_text(value: Any) -> str:

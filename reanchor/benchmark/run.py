@@ -11,6 +11,7 @@ from reanchor.benchmark.conversation import Conversation
 from reanchor.benchmark.gate import Difference, Gate
 from reanchor.benchmark.outcome import Outcome
 from reanchor.benchmark.record import Key, Record
+from reanchor.benchmark.skip import Skip
 from reanchor.config import SamplingConfig
 from reanchor.datasets import Prompt, PromptSet
 
@@ -29,27 +30,44 @@ class Bench:
 
     def run(
         self, sets: Sequence[PromptSet], temperatures: Sequence[float], done: Collection[Key] = ()
-    ) -> Iterator[Record]:
-        """A record a prompt, leaving out those done before. Raises ValueError for a prompt that doesn't fit."""
-        warm = False
+    ) -> Iterator[Record | Skip]:
+        """A record a prompt, leaving out those done before; a skip for one too long for the target's context."""
+        warm: set[float] = set()
         for each in sets:
             for temperature in temperatures:
                 for index, prompt in enumerate(each.prompts):
                     if (each.name, temperature, prompt.id) in done:
                         continue
-                    if not warm:
+                    if temperature not in warm and self.lack(self.opening(prompt)) is None:
                         self.warm_up(prompt, temperature)
-                        warm = True
+                        warm.add(temperature)
                     yield self.measure(each.name, prompt, temperature, index)
+
+    def unfit(self, sets: Sequence[PromptSet]) -> list[Prompt]:
+        """Prompts whose first turn alone has no room. ValueError when no other is left."""
+        prompts = [prompt for each in sets for prompt in each.prompts]
+        found = [(prompt, lack) for prompt in prompts if (lack := self.lack(self.opening(prompt)))]
+        if len(found) == len(prompts):
+            raise ValueError(f"no prompt fits: {found[0][0].id!r} {found[0][1]}; give shorter ones")
+        return [prompt for prompt, _ in found]
+
+    def opening(self, prompt: Prompt) -> list[int]:
+        return self.conversation.encode(prompt.turns[:1], [])
+
+    def lack(self, ids: list[int]) -> str | None:
+        """Why there is no room for an answer; None when there is."""
+        if self.context_length is None or self.context_length - len(ids) >= 2:
+            return None
+        return f"has {len(ids)} tokens and the target's context {self.context_length}"
 
     def warm_up(self, prompt: Prompt, temperature: float) -> None:
         """First passes touch cold weights, compile kernels and grow caches: no contestant's fault."""
-        ids = self.conversation.encode(prompt.turns[:1], [])
+        ids = self.opening(prompt)
         brief = replace(self.sampling, temperature=temperature, max_new_tokens=WARM_UP_TOKENS, seed=0)
         for contestant in self.contestants:
-            contestant.decode(ids, self.limited(brief, ids, prompt))
+            contestant.decode(ids, self.limited(brief, ids))
 
-    def measure(self, dataset: str, prompt: Prompt, temperature: float, index: int) -> Record:
+    def measure(self, dataset: str, prompt: Prompt, temperature: float, index: int) -> Record | Skip:
         """All turns of one prompt. Every contestant is given the reference's own earlier answers."""
         order = self.order(index)
         answers: list[str] = []
@@ -58,9 +76,10 @@ class Bench:
         differences: list[Difference] = []
         for turn in range(len(prompt.turns)):
             ids = self.conversation.encode(prompt.turns[: turn + 1], answers)
+            if lack := self.lack(ids):
+                return Skip(dataset, prompt.id, temperature, f"turn {turn + 1} {lack}")
             seed = None if self.sampling.seed is None else self.sampling.seed + index + 1000 * turn
-            sampling = replace(self.sampling, temperature=temperature, seed=seed)
-            sampling = self.limited(sampling, ids, prompt)
+            sampling = self.limited(replace(self.sampling, temperature=temperature, seed=seed), ids)
             ran = {contestant.name: contestant.decode(ids, sampling) for contestant in order}
             outcomes = {contestant.name: ran[contestant.name] for contestant in self.contestants}
             if temperature == 0:
@@ -76,16 +95,11 @@ class Bench:
         start = index % len(self.contestants)
         return [*self.contestants[start:], *self.contestants[:start]]
 
-    def limited(self, sampling: SamplingConfig, ids: list[int], prompt: Prompt) -> SamplingConfig:
+    def limited(self, sampling: SamplingConfig, ids: list[int]) -> SamplingConfig:
         """The same length for everyone, within the target's context."""
         if self.context_length is None:
             return sampling
         room = self.context_length - len(ids)
-        if room < 2:
-            raise ValueError(
-                f"the prompt {prompt.id!r} has {len(ids)} tokens and the target's context {self.context_length}; "
-                "leave it out, or shorten it"
-            )
         return replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
 
     def judge(self, turn: int, ids: list[int], outcomes: dict[str, Outcome]) -> list[Difference]:

@@ -20,6 +20,7 @@ from reanchor.stats import Round
 from reanchor.target import Target
 from tests.tiny import VOCAB, tiny_target
 
+HEADER = {"target": "t", "drafter": None, "dtype": "float32", "methods": ["plain"]}
 METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree")
 
 

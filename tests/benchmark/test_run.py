@@ -9,9 +9,11 @@ import torch
 
 from reanchor.benchmark.contestant import Engine, HuggingFace
 from reanchor.benchmark.report import cells
-from reanchor.benchmark.results import open_results
+from reanchor.benchmark.results import open_results, read_results
+from reanchor.benchmark.skip import Skip
 from reanchor.config import DecodeConfig, SamplingConfig
-from tests.benchmark.players import METHODS, outcome_of, tiny_bench, tiny_set
+from reanchor.datasets import PromptSet
+from tests.benchmark.players import HEADER, METHODS, outcome_of, tiny_bench, tiny_set
 from tests.tiny import greedy, tiny_target
 
 
@@ -52,6 +54,13 @@ def test_warm_up_is_not_counted():
     assert len(done) == 1
     assert [len(each.asked) for each in bench.contestants] == [2, 2]  # one of them to warm up
     assert len(done[0].turns[0]["dflash"].tokens) == 12
+
+
+def test_every_temperature_is_warmed_up_on_a_prompt_that_fits():
+    bench = replace(tiny_bench(methods=("plain", "dflash")), context_length=7)
+    prompts = tiny_set(3).prompts
+    list(bench.run([PromptSet("own", (prompts[2], prompts[0]))], [0.0, 1.0]))
+    assert [len(each.asked) for each in bench.contestants] == [4, 4]
 
 
 def test_turns_are_answered_on_the_references_own_answers():
@@ -171,15 +180,38 @@ def test_the_first_token_is_the_prefill_s_whose_rounding_counts(monkeypatch):
     assert before < 0.5 < 0.9 < gate.noise(prefix, gate.full_logits(prefix)) < 1.6
 
 
-def test_a_prompt_that_does_not_fit_is_named():
+def test_a_prompt_that_does_not_fit_is_skipped_and_the_run_goes_on(tmp_path):
+    """alpha, bravo, charlie: the third has seven letters."""
+    bench = replace(tiny_bench(methods=("plain",)), context_length=8)
+    results = open_results(
+        tmp_path / "r.jsonl", {**HEADER, "prompts": {"own": 4 * ["p"]}, "temperatures": [0.0]}
+    )
+    for each in bench.run([tiny_set(3)], [0.0]):
+        results.append(each)
+    assert [each.id for each in bench.unfit([tiny_set(3)])] == ["p2"]
+    assert [each.id for each in results.records] == ["p0", "p1"]
+    assert results.skips == [Skip("own", "p2", 0.0, "turn 1 has 7 tokens and the target's context 8")]
+    assert results.state == "3 of 4 prompts, 1 skipped"
+    again = read_results(results.path)
+    assert (again.records, again.skips) == (results.records, results.skips)
+    assert not list(bench.run([tiny_set(3)], [0.0], again.done))
+    assert replace(bench, context_length=9).limited(bench.sampling, [1] * 5).max_new_tokens == 4
+
+
+def test_a_later_turn_that_does_not_fit_is_skipped():
+    bench = replace(tiny_bench(methods=("plain",)), context_length=20)
+    (skip,) = bench.run([tiny_set(1, turns=2)], [0.0])
+    assert bench.unfit([tiny_set(1, turns=2)]) == [] and skip.skipped.startswith("turn 2 has")
+
+
+def test_no_prompt_that_fits_is_a_mistake():
     bench = replace(tiny_bench(methods=("plain",)), context_length=6)
-    with pytest.raises(ValueError, match="'p0' has 5 tokens and the target's context 6"):
-        list(bench.run([tiny_set(1)], [0.0]))
-    assert replace(bench, context_length=9).limited(bench.sampling, [1] * 5, None).max_new_tokens == 4
+    with pytest.raises(ValueError, match="'p0' has 5 tokens and the target's context 6; give shorter"):
+        bench.unfit([tiny_set(1)])
 
 
 def test_an_interrupted_run_goes_on_in_the_same_file(tmp_path):
-    path, header = tmp_path / "run.jsonl", {"target": "tiny", "methods": ["plain", "dflash"], "started": "1"}
+    path, header = tmp_path / "run.jsonl", {**HEADER, "methods": ["plain", "dflash"], "started": "1"}
     bench, sets = tiny_bench(methods=("plain", "dflash")), [tiny_set(4)]
     results = open_results(path, header)
     for record in bench.run(sets, [0.0], results.done):
@@ -206,9 +238,10 @@ def test_the_order_after_resuming_is_the_order_without_a_break():
 
 
 def test_outcomes_survive_the_file(tmp_path):
-    results = open_results(tmp_path / "run.jsonl", {})
+    header = {**HEADER, "methods": ["hf", "reanchor"]}
+    results = open_results(tmp_path / "run.jsonl", header)
     bench = tiny_bench(methods=("hf", "reanchor"))
     (record,) = bench.run([tiny_set(1)], [0.0])
     results.append(record)
-    assert open_results(results.path, {}).records == [record]
+    assert open_results(results.path, header).records == [record]
     assert outcome_of([2, 3]).decoded == 5
