@@ -105,7 +105,8 @@ DETAILS: dict[str, Callable[[Cell], str]] = {
 
 def detail_grid(found: Sequence[Cell], dataset: str, temperature: float) -> Grid:
     """Everything else about one dataset: methods down."""
-    note = f"; the paper has {paper.FULL_ROUNDS[dataset]} full rounds" if dataset in paper.FULL_ROUNDS else ""
+    greedy = temperature == 0 and dataset in paper.FULL_ROUNDS  # the paper's are of greedy decoding
+    note = f"; the paper has {paper.FULL_ROUNDS[dataset]} full rounds" if greedy else ""
     grid = Grid(f"{dataset}, T={temperature:g}{note}", list(DETAILS))
     for each in found:
         if (each.dataset, each.temperature) == (dataset, temperature):

@@ -59,7 +59,13 @@ class Engine:
 
     def decode(self, ids: list[int], sampling: SamplingConfig) -> Outcome:
         device = self.decoder.target.device
-        recorder = Recorder(str(self.decoder.config.method), len(ids), self.decoder.synchronize())
+        recorder = Recorder(
+            str(self.decoder.config.method),
+            len(ids),
+            self.decoder.synchronize(),
+            proposals=self.decoder.drafter.proposals,
+            limit=sampling.max_new_tokens,
+        )
         tokens: list[int] = []
         memory.reset_peak(device)
         for step in self.decoder.decode(ids, sampling, end_ids=self.ends, stage=recorder.stage):

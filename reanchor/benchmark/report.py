@@ -40,7 +40,9 @@ class Cell:
     decode_seconds: float
     nodes_per_round: float | None
     blocks_per_round: float | None
-    full_rounds: float | None  # share of rounds in which all that was drafted was taken
+    full_rounds: (
+        float | None
+    )  # share in which a block's worth of drafts was accepted, of rounds with room for it
     shifted_share: float | None
     stage_seconds: dict[str, float]
     peak_memory: int | None

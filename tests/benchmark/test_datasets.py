@@ -166,6 +166,12 @@ def test_damaged_files_are_named_with_the_line(text, said, tmp_path):
         load_file(path)
 
 
+def test_an_id_of_null_is_none_and_a_byte_order_mark_is_no_damage(tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"id": null, "turns": ["a"]}\n{"id": 7, "turns": ["b"]}\n', encoding="utf-8-sig")
+    assert [each.id for each in load_file(path).prompts] == ["1", "7"]
+
+
 def test_what_ships():
     shipped = load_set(DEMO)
     assert (

@@ -48,6 +48,14 @@ def test_passes_and_times_are_those_of_decoding(records):
         assert sum(each.tokens for each in turn["dflash"].rounds) == 11
 
 
+def test_engines_know_their_full_rounds(records):
+    """The oracle is wrong at every fourth position, so a block of three is full where it starts behind one."""
+    rounds = [each for record in records for each in record.turns[0]["dflash"].rounds]
+    assert {each.full for each in rounds} == {True, False, None}
+    assert all(each.full == (each.accepted == 3) for each in rounds if each.full is not None)
+    assert not any(each.full is not None for record in records for each in record.turns[0]["plain"].rounds)
+
+
 def test_warm_up_is_not_counted():
     bench = tiny_bench(methods=("plain", "dflash"))
     done = list(bench.run([tiny_set(1)], [0.0]))

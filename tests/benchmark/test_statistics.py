@@ -14,7 +14,7 @@ from reanchor.benchmark.gate import Difference
 from reanchor.benchmark.report import ALL, cells
 from reanchor.benchmark.results import Results
 from reanchor_cli.progress import Progress
-from reanchor_cli.scoreboard import contrast_grid
+from reanchor_cli.scoreboard import contrast_grid, detail_grid
 from tests.benchmark.players import outcome_of, record_of
 
 PLAIN = {"hf": 0.4, "plain": 0.2}
@@ -43,10 +43,16 @@ def test_tau_and_speed_by_hand():
     assert cell.speedup == pytest.approx((14 * 0.2) / (5 * 0.3))
     assert cell.tokens_per_second == pytest.approx(14 / 1.5)
     assert cell.histogram == {1: 1, 2: 1, 3: 1, 4: 2}
-    assert cell.full_rounds == 2 / 5  # rounds that took all three drafts
+    assert cell.full_rounds == 2 / 5  # of blocks of three drafts
     # round depths are 3; accepted 2, 0, 1, 3, 3
     assert cell.position_rates == pytest.approx([4 / 5, 3 / 4, 2 / 3])
     assert cell.stage_seconds["verify"] == pytest.approx(1.5)
+
+
+def test_the_paper_s_full_rounds_stand_beside_greedy_decoding_only():
+    for temperature in (0.0, 1.0):
+        found = cells(run(dataset="math500", temperature=temperature))
+        assert ("16.4" in detail_grid(found, "math500", temperature).title) == (temperature == 0)
 
 
 def test_datasets_together_come_last_and_pool_their_rounds():
