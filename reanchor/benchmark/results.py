@@ -70,19 +70,30 @@ def open_results(path: Path, header: dict[str, Any]) -> Results:
         path.write_text(json.dumps(header) + "\n", encoding="utf-8")
         return Results(path, header)
     found = read_results(path)
-    differing = sorted(
-        name
-        for name in header.keys() | found.header.keys()
-        if name not in INCIDENTAL and header.get(name) != found.header.get(name)
-    )
-    if differing:
-        said = "; ".join(
-            f"{name}: {found.header.get(name)!r:.120} there, {header.get(name)!r:.120} now"
-            for name in differing
-        )
+    said = differences(found.header, header)
+    if said:
         raise ValueError(f"{path} is of another run ({said}); give another --output, or move the file away")
     end_last_line(path)
     return found
+
+
+def differences(there: dict[str, Any], now: dict[str, Any]) -> str:
+    """The fields of two headers that differ, those inside of fields by their own names."""
+    left, right = flat(there), flat(now)
+    names = sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
+    return "; ".join(f"{name}: {left.get(name)!r:.120} there, {right.get(name)!r:.120} now" for name in names)
+
+
+def flat(header: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in header.items():
+        if name in INCIDENTAL:
+            continue
+        if isinstance(value, dict):
+            fields.update({f"{name}.{key}": part for key, part in value.items()})
+        else:
+            fields[name] = value
+    return fields
 
 
 def is_new(path: Path) -> bool:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from reanchor.benchmark import fingerprint
 from reanchor.datasets import SUITES
 from reanchor.loading import Pair, load_pair
 from reanchor_cli.bench import bench, terms_of
-from reanchor_cli.contest import contestants_of, header_of, prompt_sets, study_of
+from reanchor_cli.contest import contestants_of, header_of, prompt_sets, study_of, weights_of
 
 from ..checkpoints import write_drafter, write_target
 
@@ -105,6 +107,10 @@ def test_nothing_else_does(base, pair):
     assert header(pair, *BASE, "--output", "r.jsonl", "--json", "--plots", "pictures") == base
 
 
+def test_the_header_is_json(base):
+    assert json.loads(json.dumps(base)) == base
+
+
 def test_the_same_rows_of_another_place_are_another_run(pair):
     shipped = header(pair, "--dataset", "demo", "--limit", "2")
     assert shipped["sources"] == {"demo": "shipped"}
@@ -116,3 +122,47 @@ def test_the_pair_is_in_the_header(pair):
     assert made["target"] == "named" and made["drafter"] == pair.drafter_name
     assert (made["device"], made["dtype"]) == ("cpu", "float32")
     assert header(replace(pair, drafter_name="another"), *BASE) != header(pair, *BASE)
+
+
+@pytest.mark.parametrize("change", [{"turns": ["another"]}, {"reference": "7"}])
+def test_other_texts_under_the_same_ids_are_another_run(change, pair, folder):
+    before = header(pair, *BASE)
+    row = json.loads((folder / "own.jsonl").read_text().splitlines()[0])
+    second = (folder / "own.jsonl").read_text().splitlines()[1]
+    (folder / "own.jsonl").write_text(json.dumps({**row, **change}) + "\n" + second)
+    after = header(pair, *BASE)
+    assert {name for name in before if before[name] != after[name]} == {"texts"}
+
+
+def test_other_weights_in_the_same_place_are_another_run(tmp_path):
+    places = write_target(tmp_path / "target"), write_drafter(tmp_path / "drafter")
+    loaded = load_pair(*places, device="cpu")
+    before = weights_of(loaded)
+    assert None not in before.values() and weights_of(loaded) == before
+    for name, folder in zip(before, places, strict=True):
+        (folder / "training.log").write_text("more")
+        assert weights_of(loaded) == before
+        path = folder / "model.safetensors"
+        data = bytearray(path.read_bytes())
+        data[-3] ^= 64  # one number, the file as long as before
+        path.write_bytes(data)
+        now = weights_of(loaded)
+        assert [key for key in before if now[key] != before[key]] == [name]
+        before = now
+
+
+def test_a_large_file_is_looked_into_from_its_first_byte_to_its_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(fingerprint, "SAMPLE", 8)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(10_001))
+    before = fingerprint.of_checkpoint(tmp_path)
+    for at in (0, 10_000):
+        data = bytearray(10_001)
+        data[at] = 1
+        path.write_bytes(data)
+        assert fingerprint.of_checkpoint(tmp_path) != before
+
+
+def test_a_target_of_the_hub_is_known_by_its_commit():
+    config = SimpleNamespace(_commit_hash="abc")
+    assert fingerprint.of_target(SimpleNamespace(name_or_path="org/model", config=config)) == "abc"

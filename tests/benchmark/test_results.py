@@ -208,3 +208,12 @@ def test_another_run_is_refused(path):
     ):
         open_results(path, {**HEADER, "target": "u"})
     assert path.read_bytes() == before
+
+
+def test_a_difference_inside_of_a_field_is_named(tmp_path):
+    header = {**HEADER, "weights": {"target": "a", "drafter": "b"}, "texts": {"own": "c"}}
+    path = open_results(tmp_path / "run.jsonl", header).path
+    with pytest.raises(ValueError, match="another run .weights.drafter: 'b' there, 'd' now.; give"):
+        open_results(path, {**header, "weights": {"target": "a", "drafter": "d"}})
+    with pytest.raises(ValueError, match="texts.own: 'c' there, None now"):
+        open_results(path, {**header, "texts": {}})
