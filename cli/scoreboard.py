@@ -8,6 +8,7 @@ from typing import Any
 
 from reanchor.benchmark import costs, paper
 from reanchor.benchmark.ablations import ABLATIONS, Ablation
+from reanchor.benchmark.answers import unjudged
 from reanchor.benchmark.comparison import Contrast
 from reanchor.benchmark.costs import Costs
 from reanchor.benchmark.report import ALL, Cell, cells
@@ -120,7 +121,11 @@ def stages(seconds: dict[str, float]) -> str:
 
 
 def right(cell: Cell) -> str:
-    return "not judged" if cell.accuracy is None else f"{cell.accuracy:.0%} of {cell.judged}"
+    """The share of what was judged, or why nothing was."""
+    if not cell.judged and not cell.cut:
+        return "–" if cell.dataset == ALL else unjudged(cell.dataset)
+    judged = "" if cell.accuracy is None else f"{cell.accuracy:.0%} of {cell.judged}"
+    return ", ".join(part for part in (judged, f"{cell.cut} cut" * bool(cell.cut)) if part)
 
 
 def break_even(cell: Cell) -> float | None:

@@ -22,6 +22,9 @@ class Record:
     turns: list[dict[str, Outcome]]  # [turns], by contestant
     differences: list[Difference] = field(default_factory=list)
     right: dict[str, bool] = field(default_factory=dict)  # where a reference answer could be compared
+    cut: list[str] = field(
+        default_factory=list
+    )  # where it could not: the token limit came before a final answer
 
     @property
     def key(self) -> Key:

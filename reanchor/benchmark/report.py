@@ -48,6 +48,7 @@ class Cell:
     peak_memory: int | None
     accuracy: float | None
     judged: int  # answers that could be judged
+    cut: int  # answers that could not, since the token limit cut them
     ties: int
     faults: int
     counts: dict[str, int] = field(default_factory=dict)
@@ -108,6 +109,7 @@ def cell(dataset: str, temperature: float, records: list[Record], method: str, i
         peak_memory=max(memories, default=None),
         accuracy=sum(right) / len(right) if right else None,
         judged=len(right),
+        cut=sum(method in record.cut for record in records),
         ties=len(differences) - faults,
         faults=faults,
         counts=summed(outcomes),

@@ -31,7 +31,7 @@ class Results:
 
     @property
     def done(self) -> set[Key]:
-        return {each.key for each in (*self.records, *self.skips)}
+        return {each.key for each in self.records} | {each.key for each in self.skips}
 
     @property
     def total(self) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from reanchor.benchmark.answers import is_right
-from reanchor.benchmark.contestant import Contestant
+from reanchor.benchmark.answers import boxed, is_comparable, is_right
+from reanchor.benchmark.contestant import Contestant, end_ids
 from reanchor.benchmark.conversation import Conversation
 from reanchor.benchmark.gate import Difference, Gate
 from reanchor.benchmark.outcome import Outcome
@@ -88,8 +88,8 @@ class Bench:
             turns.append(outcomes)
             lengths.append(len(ids))
         names = [contestant.name for contestant in order]
-        right = self.right(dataset, prompt, turns[0])
-        return Record(dataset, prompt.id, temperature, names, lengths, turns, differences, right)
+        right, cut = self.compared(prompt, turns[0]) if is_comparable(dataset, prompt.reference) else ({}, [])
+        return Record(dataset, prompt.id, temperature, names, lengths, turns, differences, right, cut)
 
     def order(self, index: int) -> list[Contestant]:
         start = index % len(self.contestants)
@@ -107,9 +107,16 @@ class Bench:
         found = [self.gate.judge(name, turn, ids, reference, each.tokens) for name, each in outcomes.items()]
         return [each for each in found if each is not None]
 
-    def right(self, dataset: str, prompt: Prompt, turn: dict[str, Outcome]) -> dict[str, bool]:
-        judged = {
-            name: is_right(dataset, self.conversation.text(each.tokens), prompt.reference)
-            for name, each in turn.items()
-        }
-        return {name: verdict for name, verdict in judged.items() if verdict is not None}
+    def compared(self, prompt: Prompt, turn: dict[str, Outcome]) -> tuple[dict[str, bool], list[str]]:
+        """Whose first answer is right, and whose was cut before it said what could be compared."""
+        limit = self.limited(self.sampling, self.opening(prompt)).max_new_tokens
+        ends = end_ids(self.gate.target.model)
+        right: dict[str, bool] = {}
+        cut: list[str] = []
+        for name, each in turn.items():
+            text = self.conversation.text(each.tokens)
+            if len(each.tokens) >= limit and each.tokens[-1] not in ends and boxed(text) is None:
+                cut.append(name)
+            else:
+                right[name] = is_right(text, prompt.reference or "")
+        return right, cut

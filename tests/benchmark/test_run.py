@@ -12,7 +12,8 @@ from reanchor.benchmark.report import cells
 from reanchor.benchmark.results import open_results, read_results
 from reanchor.benchmark.skip import Skip
 from reanchor.config import DecodeConfig, SamplingConfig
-from reanchor.datasets import PromptSet
+from reanchor.datasets import Prompt, PromptSet
+from reanchor_cli.scoreboard import right
 from tests.benchmark.players import HEADER, METHODS, outcome_of, tiny_bench, tiny_set
 from tests.tiny import greedy, tiny_target
 
@@ -100,6 +101,36 @@ def test_sampling_is_not_gated_and_every_temperature_is_run():
         ("own", 0.0, "p0"), ("own", 0.0, "p1"), ("own", 1.0, "p0"), ("own", 1.0, "p1"),
     ]  # fmt: skip
     assert not any(each.differences for each in done)
+
+
+class Saying:
+    """Answers with given letters, as far as the limit goes."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.tokens = name, [ord(letter) - 64 for letter in text]
+
+    def decode(self, ids, sampling):
+        return outcome_of([1], tokens=self.tokens[: sampling.max_new_tokens])
+
+
+def test_an_answer_that_was_cut_is_not_judged_by_its_last_number():
+    said = {"right": "it is 7", "wrong": "it is 8", "cut": "first, of 7 and 9", "boxed": "so \\boxed{7} as w"}
+    players = [Saying(name, text) for name, text in said.items()]
+    ended = Saying("ended", "twelve is 7 ")
+    ended.tokens[-1] = 63  # an end at the limit's last place
+    bench = tiny_bench(methods=("plain",))
+    bench.gate.target.model.generation_config.eos_token_id = 63
+    bench = replace(bench, contestants=[*players, ended], sampling=SamplingConfig(12, seed=0))
+    (record,) = bench.run([PromptSet("own", (Prompt("p", ("alpha",), "7"),))], [1.0])
+    assert record.right == {"right": True, "wrong": False, "boxed": True, "ended": True}
+    assert record.cut == ["cut"]
+    by = {each.method: each for each in cells([record])}
+    assert (by["cut"].judged, by["cut"].cut, by["cut"].accuracy) == (0, 1, None)
+    assert (right(by["cut"]), right(by["wrong"])) == ("1 cut", "0% of 1")
+    (other,) = bench.run([PromptSet("mbpp", (Prompt("p", ("alpha",), "7"),))], [1.0])
+    assert other.right == {} and other.cut == []
+    assert {right(each) for each in cells([other])} == {"not executed"}
+    assert right(replace(by["cut"], dataset="mt_bench", cut=0)) == "no reference"
 
 
 class Broken:
