@@ -84,6 +84,20 @@ class Engine:
             {} if self.counter is None else self.counter.take(),
         )
 
+    def costs(self, sample: bool) -> dict[str, Any] | None:
+        """What method auto weighed its rounds by: seconds by nodes and by blocks behind `context` tokens, and more for
+        every token of context; None for other methods, and where a budget is given.
+        """
+        found = self.decoder.costs(sample)
+        if found is None:
+            return None
+        return {"context": found.measured, **by_size(found.curves), "slopes": by_size(found.slopes)}
+
+
+def by_size(curves: dict[str, dict[int, float]]) -> dict[str, dict[str, float]]:
+    """With sizes as JSON has them."""
+    return {name: {str(size): cost for size, cost in curve.items()} for name, curve in curves.items()}
+
 
 class PassClock:
     """Counts a model's passes and notes when the first was done."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from reanchor.benchmark.answers import boxed, is_comparable, is_right
-from reanchor.benchmark.contestant import Contestant, end_ids
+from reanchor.benchmark.contestant import Contestant, Engine, end_ids
 from reanchor.benchmark.conversation import Conversation
 from reanchor.benchmark.gate import Difference, Gate
 from reanchor.benchmark.outcome import Outcome
@@ -33,6 +34,7 @@ class Bench:
     ) -> Iterator[Record | Skip]:
         """A record a prompt, leaving out those done before; a skip for one too long for the target's context."""
         warm: set[float] = set()
+        told: set[bool] = set()
         for each in sets:
             for temperature in temperatures:
                 for index, prompt in enumerate(each.prompts):
@@ -41,7 +43,22 @@ class Bench:
                     if temperature not in warm and self.lack(self.opening(prompt)) is None:
                         self.warm_up(prompt, temperature)
                         warm.add(temperature)
-                    yield self.measure(each.name, prompt, temperature, index)
+                    found = self.measure(each.name, prompt, temperature, index)
+                    if isinstance(found, Record):
+                        found = replace(found, **self.began(temperature > 0, bool(done), told))
+                    yield found
+
+    def began(self, sample: bool, resumed: bool, told: set[bool]) -> dict[str, Any]:
+        """What the first record since a start says of it: method auto begins anew, with what it measures then. told: of
+        greedy decoding and of sampling, whose costs stand in a record already.
+        """
+        first = not told
+        if sample in told:
+            return {}
+        told.add(sample)
+        engines = [each for each in self.contestants if isinstance(each, Engine)]
+        costs = {each.name: found for each in engines if (found := each.costs(sample)) is not None}
+        return {"resumed": resumed and first, "costs": costs}
 
     def unfit(self, sets: Sequence[PromptSet]) -> list[Prompt]:
         """Prompts whose first turn alone has no room. ValueError when no other is left."""

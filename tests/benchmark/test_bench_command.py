@@ -300,6 +300,11 @@ def test_places_are_tried_before_anything_is_measured(bench, monkeypatch, argume
     assert shown.exit_code == 2 and said in " ".join(shown.stderr.split())
 
 
+def test_the_help_says_the_seed_that_is_used(bench):
+    said = " ".join(bench("--help").output.split())
+    assert "every prompt has its own of it. [default: 0]" in said
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [

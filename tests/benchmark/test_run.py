@@ -133,6 +133,14 @@ def test_an_answer_that_was_cut_is_not_judged_by_its_last_number():
     assert right(replace(by["cut"], dataset="mt_bench", cut=0)) == "no reference"
 
 
+class Told(Engine):
+    """An engine whose oracle is told the prompt, here as an engine's own."""
+
+    def __init__(self, player) -> None:
+        self.player, inner = player, getattr(player, "engine", player)
+        self.name, self.decoder, self.decode = player.name, inner.decoder, player.decode
+
+
 class Broken:
     """Gives the right tokens but for one."""
 
@@ -274,6 +282,25 @@ def test_the_order_after_resuming_is_the_order_without_a_break():
     bench = tiny_bench(methods=("plain", "dflash"))
     (resumed,) = bench.run([tiny_set(2)], [0.0], {("own", 0.0, "p0")})
     assert resumed.order == ["dflash", "plain"]
+
+
+def test_a_record_says_what_auto_began_with(tmp_path):
+    """In the first of every start, greedy and sampled: the second start knows nothing of what the first learnt."""
+    bench = tiny_bench(methods=("plain", "auto", "ddtree"))
+    bench = replace(bench, contestants=[Told(each) for each in bench.contestants])
+    header = {**HEADER, "methods": ["plain", "auto", "ddtree"]}
+    results = open_results(tmp_path / "run.jsonl", header)
+    for each in bench.run([tiny_set(2)], [0.0, 1.0]):
+        results.append(each)
+    assert [list(each.costs) for each in results.records] == [["auto"], [], ["auto"], []]
+    assert not any(each.resumed for each in results.records)
+    assert read_results(results.path).records == results.records
+    costs = results.records[0].costs["auto"]
+    assert costs["verify"]["1"] > 0 and costs["draft"]["1"] > 0 and costs["context"] > 0
+    later = list(bench.run([tiny_set(3)], [0.0, 1.0], results.done))
+    assert [(each.id, each.resumed, list(each.costs)) for each in later] == [
+        ("p2", True, ["auto"]), ("p2", False, ["auto"]),
+    ]  # fmt: skip
 
 
 def test_outcomes_survive_the_file(tmp_path):
