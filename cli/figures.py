@@ -30,6 +30,8 @@ def run_object(run: Results) -> dict[str, Any]:
     return {
         "file": str(run.path),
         "header": header,
+        "total": run.total,
+        "skipped": [vars(skip) for skip in run.skips],
         "cells": [{**each.to_dict(), **added(each)} for each in found],
         "gains": [vars(each) for each in gains(found)],
         "ablation": [vars(each) for each in findings(found, studied)] if studied else [],

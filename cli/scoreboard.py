@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from reanchor.benchmark import costs, paper
 from reanchor.benchmark.ablations import ABLATIONS
+from reanchor.benchmark.answers import unjudged
 from reanchor.benchmark.comparison import Contrast
 from reanchor.benchmark.findings import break_even, gains
-from reanchor.benchmark.report import Cell, cells
+from reanchor.benchmark.report import ALL, Cell, cells
 from reanchor.benchmark.results import Results
 from reanchor.benchmark.sweep import methods_in, parse
 
@@ -24,6 +25,7 @@ def grids(results: Results) -> list[Grid]:
     """What a results file has to show."""
     found, header = cells(results.records), results.header
     title = f"{header['target']} + {header['drafter']}, {header['dtype']}"
+    title += f", {results.state}" if results.state else ""
     temperatures = list(dict.fromkeys(each.temperature for each in found))
     parts = list(dict.fromkeys((each.dataset, each.temperature) for each in found))
     after = difference_grids(results)
@@ -86,7 +88,8 @@ DETAILS: dict[str, Callable[[Cell], str]] = {
 
 def detail_grid(found: Sequence[Cell], dataset: str, temperature: float) -> Grid:
     """Everything else about one dataset: methods down."""
-    note = f"; the paper has {paper.FULL_ROUNDS[dataset]} full rounds" if dataset in paper.FULL_ROUNDS else ""
+    greedy = temperature == 0 and dataset in paper.FULL_ROUNDS  # the paper's are of greedy decoding
+    note = f"; the paper has {paper.FULL_ROUNDS[dataset]} full rounds" if greedy else ""
     grid = Grid(f"{dataset}, T={temperature:g}, ± half a 95 % interval{note}", list(DETAILS))
     for each in found:
         if (each.dataset, each.temperature) == (dataset, temperature):
@@ -106,7 +109,11 @@ def stages(seconds: dict[str, float]) -> str:
 
 
 def right(cell: Cell) -> str:
-    return "not judged" if cell.accuracy is None else f"{cell.accuracy:.0%} of {cell.judged}"
+    """The share of what was judged, or why nothing was."""
+    if not cell.judged and not cell.cut:
+        return "–" if cell.dataset == ALL else unjudged(cell.dataset)
+    judged = "" if cell.accuracy is None else f"{cell.accuracy:.0%} of {cell.judged}"
+    return ", ".join(part for part in (judged, f"{cell.cut} cut" * bool(cell.cut)) if part)
 
 
 def difference_grids(results: Results) -> list[Grid]:
@@ -140,7 +147,9 @@ def contrast_grid(found: Sequence[Contrast], names: tuple[str, str]) -> Grid:
         ["dataset, T, method", "prompts", "τ A → B", "p", "tokens/s B/A", "p", "speed-up A → B", "p"],
     )
     for each in found:
-        ups = "–" if each.speedups is None else f"{each.speedups[0]:.2f}× → {each.speedups[1]:.2f}×"
+        faults = sum(each.faults)
+        ups = f"{faults} fault{'s' if faults > 1 else ''}" if faults else "–"
+        ups = ups if each.speedups is None else f"{each.speedups[0]:.2f}× → {each.speedups[1]:.2f}×"
         grid.add(
             f"{each.dataset}, {each.temperature:g}, {SHOWN.get(each.method, each.method)}",
             str(each.prompts),

@@ -119,7 +119,7 @@ def test_a_table_and_its_best_are_shown(bench):
     assert shown.exit_code == 0, shown.output
     assert "The paper has reanchor over dflash at +15.2 % / +13.4 %." in shown.stdout
     assert "plain (HF)" in shown.stdout and "break-even" in shown.stdout
-    assert "not judged" in shown.stdout  # an own file has no answers that could be compared
+    assert "0% of 1" in shown.stdout or "1 cut" in shown.stdout  # one of the two has a number for reference
 
 
 def test_two_runs_are_compared(bench):
@@ -232,6 +232,80 @@ def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
     shown = bench("--prompts", "own.jsonl", "--limit", "2")
     assert shown.exit_code == 1
     assert "faults" in shown.stdout and "reanchor: token 3 differs" in shown.stderr
+    (path,) = Path().glob("bench-*.jsonl")
+    again = bench("--report", str(path))
+    assert again.exit_code == 1 and again.stdout == shown.stdout
+
+
+BRIEF = ("--prompts", "own.jsonl", "--method", "plain", "--method", "dflash", "--output", "r.jsonl")
+
+
+def test_an_interruption_says_that_the_same_command_goes_on(bench, monkeypatch):
+    from reanchor.benchmark.run import Bench
+
+    honest = Bench.measure
+
+    def interrupted(self, dataset, prompt, temperature, index):
+        if index == 2:
+            raise KeyboardInterrupt
+        return honest(self, dataset, prompt, temperature, index)
+
+    monkeypatch.setattr(Bench, "measure", interrupted)
+    shown = bench(*BRIEF)
+    assert shown.exit_code == 130 and "the same command goes on" in shown.stderr
+    reported = bench("--report", "r.jsonl")
+    assert "2 of 3 prompts" in reported.stdout
+    (run,) = figures(bench("--report", "r.jsonl", "--json"))["runs"]
+    assert run["total"] == 3 and run["cells"][0]["prompts"] == 2
+    monkeypatch.setattr(Bench, "measure", honest)
+    assert "3 prompts" not in bench(*BRIEF).stdout and len(Path("r.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_prompt_too_long_is_skipped_and_counted(bench, tmp_path):
+    (tmp_path / "own.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for each in [*ROWS, {"id": "long", "turns": ["x" * 5000]}])
+    )
+    shown = bench(*BRIEF)
+    assert shown.exit_code == 0, shown.output
+    assert "first turn: long" in shown.stderr and "own long: skipped, turn 1 has" in shown.stderr
+    assert "float32, 1 skipped" in shown.stdout
+    assert "holds 4 of 4 prompts" in bench(*BRIEF).stderr
+    (run,) = figures(bench("--report", "r.jsonl", "--json"))["runs"]
+    assert [each["id"] for each in run["skipped"]] == ["long"]
+
+
+def test_two_runs_do_not_write_one_file(bench):
+    pytest.importorskip("fcntl")
+    from reanchor.benchmark.lock import locked
+
+    with locked(Path("r.jsonl")):
+        shown = bench(*BRIEF)
+    assert shown.exit_code == 2 and "another run is writing r.jsonl" in shown.stderr
+    assert Path("r.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("--output", "afile/x.jsonl"), "cannot be written to afile/x.jsonl"),
+        (("--plots", "afile"), "cannot be drawn into afile"),
+        (("--plots", "without matplotlib"), "plots need matplotlib: pip install"),
+    ],
+)
+def test_places_are_tried_before_anything_is_measured(bench, monkeypatch, arguments, said):
+    from reanchor.benchmark.run import Bench
+
+    Path("afile").write_text("mine")
+    monkeypatch.setattr(Bench, "measure", None)
+    if "matplotlib" in arguments[1]:
+        monkeypatch.setattr("reanchor_cli.bench.find_spec", lambda name: None)
+    shown = bench(*BRIEF, *arguments)
+    assert shown.exit_code == 2 and said in " ".join(shown.stderr.split())
+
+
+def test_the_help_says_the_seed_that_is_used(bench):
+    said = " ".join(bench("--help").output.split())
+    assert "every prompt has its own of it. [default: 0]" in said
 
 
 @pytest.mark.parametrize(
@@ -241,6 +315,8 @@ def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
         (("--dataset", "gsm8k", "--data-dir", "nowhere"), "no folder"),
         (("--dataset", "gsm8k", "--data-dir", "."), "no gsm8k.jsonl in ., which has own"),
         (("--prompts", "missing.jsonl"), "cannot read the prompts of missing.jsonl"),
+        (("--prompts", "own.jsonl", "--temperature", "inf"), "temperature must be finite"),
+        (("--prompts", "own.jsonl", "--temperature", "nan"), "temperature must be"),
         (("--prompts", "own.jsonl", "--temperature", "warm"), "--temperature must be numbers"),
         (("--prompts", "own.jsonl", "--limit", "0"), "limit must be at least 1"),
         (("--prompts", "own.jsonl", "--method", "dflash"), "nothing to compare with"),
