@@ -8,7 +8,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from reanchor.benchmark.comparison import Contrast
+from reanchor.benchmark.comparison import contrasts
 from reanchor_cli.figures import csv_of, json_of
 from tests.benchmark.players import outcome_of, record_of
 from tests.benchmark.runs import ablated, fault, record, results
@@ -73,7 +73,7 @@ def test_json_has_gains_break_evens_and_differences():
 
 
 def test_what_is_no_number_is_null():
-    nothing = float("nan")
-    contrast = Contrast("own", 0.0, "dflash", 1, (nothing, 2.0), *[nothing] * 3, None, None)  # type: ignore[arg-type]
-    text = json_of([results([record_of(plain=outcome_of([1]))])], [contrast])
+    made = results([record_of(plain=outcome_of([1]))])
+    (found,) = contrasts(made.records, made.records)
+    text = json_of([made], [replace(found, taus=(float("nan"), 2.0))])
     assert read(text)["comparison"][0]["taus"] == [None, 2.0]
