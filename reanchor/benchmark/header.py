@@ -7,12 +7,14 @@ from typing import Any
 
 from reanchor.benchmark import costs
 from reanchor.benchmark.ablations import ABLATIONS
+from reanchor.benchmark.costs import Costs
 from reanchor.benchmark.shape import trouble
 from reanchor.benchmark.sweep import parse
 
 NEEDED: dict[str, Any] = {"target": str, "drafter": str | None, "dtype": str, "methods": list[str]}
 PERHAPS: dict[str, Any] = {
     "temperatures": list[float], "prompts": dict[str, list[str]], "ablation": str, "sweep": list[str],
+    "costs": Costs,
 }  # fmt: skip
 
 
@@ -39,7 +41,8 @@ def study_trouble(header: Mapping[str, Any]) -> str | None:
     try:
         for text in header.get("sweep", ()):
             parse(text)
-            costs.from_dict(header["costs"]).break_even(1, 1)
+            measured = costs.from_dict(header["costs"])
+            _ = measured.break_even(1, 1), 1 / measured.draft[1]
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         return f"its sweep cannot be shown ({type(error).__name__}: {error})"
     return None
