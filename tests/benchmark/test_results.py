@@ -137,6 +137,12 @@ def test_a_record_as_it_should_be_is_read(path):
         ({"ablation": "weather"}, "no ablation 'weather': known are components"),
         ({"ablation": "agreement"}, "without 'DFlash'"),
         ({"sweep": ["speed=1"]}, "its sweep cannot be shown .*KNOB=VALUE"),
+        ({"costs": {**COSTS, "verify": {"1": "fast"}}}, "costs.verify.1 is 'fast', not float"),
+        ({"costs": {}}, "no costs.context"),
+        (
+            {"sweep": ["max_nodes=4"], "costs": {**COSTS, "draft": {"1": 0}}},
+            "its sweep cannot .*ZeroDivision",
+        ),
         ({"sweep": ["max_nodes=4"]}, "its sweep cannot be shown .KeyError: 'costs'"),
         (
             {"sweep": ["max_nodes=4"], "costs": {**COSTS, "verify": {}}},
