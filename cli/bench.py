@@ -80,6 +80,7 @@ def bench(**given: Any) -> None:
             if given["analysis"]:
                 from .analysis import analyse
 
+                check_pictures(given["plots"])
                 return analyse(given, terms_of(given))
             runs = read_runs(given["files"]) if given["report"] else [measured(given)]
         except KeyboardInterrupt:

@@ -7,12 +7,14 @@ from typing import Any
 
 from reanchor.benchmark import costs
 from reanchor.benchmark.ablations import ABLATIONS
+from reanchor.benchmark.costs import Costs
 from reanchor.benchmark.shape import trouble
-from reanchor.benchmark.sweep import methods_in, parse
+from reanchor.benchmark.sweep import parse
 
 NEEDED: dict[str, Any] = {"target": str, "drafter": str | None, "dtype": str, "methods": list[str]}
 PERHAPS: dict[str, Any] = {
     "temperatures": list[float], "prompts": dict[str, list[str]], "ablation": str, "sweep": list[str],
+    "costs": Costs,
 }  # fmt: skip
 
 
@@ -29,17 +31,18 @@ def trouble_of(header: Mapping[str, Any]) -> str | None:
 
 
 def study_trouble(header: Mapping[str, Any]) -> str | None:
-    name, shown = header.get("ablation"), set[str]()
+    name = header.get("ablation")
     if name is not None and name not in ABLATIONS:
         return f"no ablation {name!r}: known are {', '.join(ABLATIONS)}"
-    if name is not None:
-        shown = {each.name for each in ABLATIONS[name].variants}
+    variants = ABLATIONS[name].variants if name is not None else ()
+    missing = [each.name for each in variants if each.name not in header["methods"]]
+    if missing:
+        return f"its methods are without {missing[0]!r}"
     try:
         for text in header.get("sweep", ()):
-            swept = parse(text, methods_in(header["methods"], parse(text).knob))
-            shown |= {swept.name(method, value) for method in swept.methods for value in swept.values}
-            costs.from_dict(header["costs"]).break_even(1, 1)
+            parse(text)
+            measured = costs.from_dict(header["costs"])
+            _ = measured.break_even(1, 1), 1 / measured.draft[1]
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         return f"its sweep cannot be shown ({type(error).__name__}: {error})"
-    missing = sorted(shown - set(header["methods"]))
-    return f"its methods are without {missing[0]!r}" if missing else None
+    return None

@@ -150,8 +150,11 @@ def each_of(line: str, header: dict[str, Any], path: Path, number: int) -> Recor
         raise damaged(path, number, found)
     try:
         return Skip(**given) if kept else record.from_dict(given)
-    except TypeError as error:  # a field that this version does not know
-        raise damaged(path, number, str(error)) from error
+    except TypeError as error:
+        raise ValueError(
+            f"{path}, line {number} has a field that this version does not know ({error}); read it with the version "
+            "that wrote it"
+        ) from error
 
 
 def damaged(path: Path, number: int, reason: str, remedy: str = AGAIN) -> ValueError:

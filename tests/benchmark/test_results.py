@@ -92,7 +92,6 @@ def turned(**changes) -> dict:
         ({"prompt_tokens": 7}, "prompt_tokens is 7"),
         ({"prompt_tokens": [5, 6]}, "1 turns and 2 numbers"),
         ({"differences": [{"method": "plain"}]}, "no differences.0..turn"),
-        ({"strange": 1}, "strange"),
         (turned(passes="x"), "turns.0..plain.passes is 'x', not int"),
         (turned(passes=True), "passes is True, not int"),
         (turned(counts=None), "counts is None"),
@@ -114,6 +113,13 @@ def test_a_record_of_another_shape_is_named(path, changes, said):
         read_results(path)
 
 
+def test_a_field_of_a_later_version_is_no_damage(path):
+    for changes in ({"strange": 1}, turned(strange=1)):
+        damage(path, 4, json.dumps({**RECORD, **changes}))
+        with pytest.raises(ValueError, match="line 4 has a field that .*strange.*; read it with the version"):
+            read_results(path)
+
+
 def test_a_record_as_it_should_be_is_read(path):
     edges = {"edges": [[], [[0.5, True], [1, False]]], "expected": [None, 1.5]}
     with path.open("a") as stream:
@@ -131,8 +137,17 @@ def test_a_record_as_it_should_be_is_read(path):
         ({"ablation": "weather"}, "no ablation 'weather': known are components"),
         ({"ablation": "agreement"}, "without 'DFlash'"),
         ({"sweep": ["speed=1"]}, "its sweep cannot be shown .*KNOB=VALUE"),
+        ({"costs": {**COSTS, "verify": {"1": "fast"}}}, "costs.verify.1 is 'fast', not float"),
+        ({"costs": {}}, "no costs.context"),
+        (
+            {"sweep": ["max_nodes=4"], "costs": {**COSTS, "draft": {"1": 0}}},
+            "its sweep cannot .*ZeroDivision",
+        ),
         ({"sweep": ["max_nodes=4"]}, "its sweep cannot be shown .KeyError: 'costs'"),
-        ({"sweep": ["max_nodes=4"], "costs": COSTS}, "methods are without 'ddtree max_nodes=4'"),
+        (
+            {"sweep": ["max_nodes=4"], "costs": {**COSTS, "verify": {}}},
+            "its sweep cannot be shown .KeyError: 1",
+        ),
     ],
 )
 def test_a_header_that_cannot_be_shown_is_named(path, changes, said):
