@@ -15,7 +15,7 @@ from reanchor.attention import triton
 from reanchor.graphs import rounds
 from reanchor.sampling import Choice
 from reanchor.stack import regions
-from tests.graphs.drafters import ScriptedBlocks, block_drafter
+from tests.graphs.drafters import KINDS, ScriptedBlocks, block_drafter
 from tests.stack.models import variant
 from tests.tiny import SHAPE, VOCAB, greedy
 
@@ -101,6 +101,16 @@ def test_block_drafters(method, seed):
     model, prompt = few_tokens(seed), PROMPT % FEW
     told = same(model, block_drafter(model, seed=seed), prompt, least=10, method=method)
     assert sum(step[-1] for step in told) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafters_of_every_kind(kind):
+    model, prompt = few_tokens(), PROMPT % FEW
+    drafter = block_drafter(model, **KINDS[kind])
+    told = same(model, drafter, prompt, least=10)
+    assert sum(step[-1] for step in told) > 0 and max(step[3] for step in told) > 1
+    if "confidence" in KINDS[kind]:
+        assert len({len(path) for step in told for path in step[1].paths[:1]}) > 2  # blocks are cut
 
 
 @pytest.mark.parametrize("new", [1, 2, 3, 7, 20])
@@ -230,11 +240,11 @@ def test_a_failed_capture_leaves_the_round_to_the_host(monkeypatch):
     assert "no graph today" in decoder.stack_report()["graphs"]["refused"]
 
 
-def traced(spoil=lambda region: None) -> None:
+def traced(spoil=lambda region: None, **kind) -> None:
     """Both regions under tensors without values, attention standing as it would on CUDA."""
     pytest.importorskip("triton", reason="triton is not installed")
     model = few_tokens().to(torch.bfloat16)
-    _, decoder = decode(model, block_drafter(model), PROMPT % FEW, new=24, graphs=True)
+    _, decoder = decode(model, block_drafter(model, **kind), PROMPT % FEW, new=24, graphs=True)
     held = decoder.target.regions.arenas[0].regions
     decoder.target.attention.attend = triton.attend
     held = {key: region for key, region in held.items() if isinstance(key, tuple)}
@@ -259,8 +269,9 @@ def fake(state, mode) -> None:
             object.__setattr__(part, name, mode.from_tensor(value))
 
 
-def test_no_region_asks_the_host():
-    traced()
+@pytest.mark.parametrize("kind", [{}, *KINDS.values()], ids=["none", *KINDS])
+def test_no_region_asks_the_host(kind):
+    traced(**kind)
 
 
 def test_a_region_that_asks_is_caught():
