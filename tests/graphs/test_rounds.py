@@ -164,6 +164,17 @@ def test_a_trie_larger_than_its_bucket_is_run_again():
     assert max(len(step[1].tokens) for step in got) > 16
 
 
+def test_rounds_of_the_larger_buckets():
+    """Many shifted blocks make a wide trie."""
+    model, terms = few_tokens(), {"prompt": PROMPT % FEW, "new": 64}
+    drafter = block_drafter(model, block_size=12)
+    expected, _ = decode(model, drafter, **terms)
+    got, decoder = decode(model, drafter, graphs=True, **terms)
+    assert got == expected and max(len(step[1].tokens) for step in got) > 64
+    rounds_of = {key[1] for key in decoder.target.regions.arenas[0].regions if key[0] == "round"}
+    assert {16, 128} <= rounds_of
+
+
 def test_whole_rounds_and_the_host_s_take_turns(monkeypatch):
     """Every third round is refused: what either path leaves, the other takes up."""
     turns = iter(range(10**6))
