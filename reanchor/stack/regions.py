@@ -85,7 +85,7 @@ class Captured:
             graph = torch.cuda.CUDAGraph()
             for generator in self.generators():
                 graph.register_generator_state(generator)
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
                 self.outputs = self.run()
         self.graph, self.device = graph, device
         for generator, state in zip(self.generators(), drawn, strict=True):

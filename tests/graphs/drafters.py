@@ -72,7 +72,7 @@ def block_drafter(model, block_size: int = 5, seed: int = 3, **more) -> BlockDra
         drafter.d2t += 1  # all but the first token
     for parameter in drafter.parameters():
         torch.nn.init.normal_(parameter.data, mean=0.5 if parameter.ndim == 1 else 0.0, std=0.3)
-    drafter = drafter.to(model.dtype).requires_grad_(False).eval()
+    drafter = drafter.to(model.device, model.dtype).requires_grad_(False).eval()
     return drafter.borrow(model.get_input_embeddings(), model.get_output_embeddings())
 
 
