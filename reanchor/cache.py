@@ -100,7 +100,7 @@ class TreeCache(Cache):
         super().__init__(layers=list(self.own_layers))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        self.__dict__.update(state)
         for layer in self.own_layers:  # a copy's are its own
             layer.belong_to(self)
 
