@@ -581,7 +581,9 @@ def numbers(_context: Any, _parameter: Any, value: str) -> list[int]:
 @click.option("--context", default=256, show_default=True, help="Prompt tokens.")
 @click.option("--widths", default="1,16,32,64", callback=numbers, show_default=True)
 @click.option("--blocks", default="1,4,8", callback=numbers, show_default=True)
-@click.option("--new", default=32, show_default=True, help="Tokens a decode adds.")
+@click.option(
+    "--new", default=61, show_default=True, help="Tokens a decode adds; 1 + 6 n ends with a full round of 6."
+)
 @click.option("--repeats", default=5, show_default=True)
 @click.option("--minutes", default=5.0, show_default=True, help="No further repetition starts after them.")
 @click.option("--accepted", type=int, help="Drafts accepted a round; for random weights 5.")
