@@ -1,6 +1,6 @@
 """What the engine itself costs, on the embedded pair: overhead, the same work in the original loop, peak memory.
 
-overhead   share of a round spent outside the target's forward and the drafter's two verbs
+overhead   share of a round spent outside the target's pass and the drafter's two verbs
 original   DFlash decoding in our loop against the original loop (PyPI dflash 0.1.0), pairs in turn
 memory     peak resident memory of one new token after a long prompt, HF generate against ours, a process each
 
@@ -78,18 +78,18 @@ def main() -> None:
 @click.option("--repeats", default=3)
 @click.option("--json", "as_json", is_flag=True)
 def overhead(tokens: int, repeats: int, as_json: bool) -> None:
-    """Round time outside the forwards as a share of the round, median over prompts and repeats."""
+    """Round time outside pass and drafter as a share of the round, median over prompts and repeats."""
     pair = load_pair()
     assert pair.drafter is not None
     meter = Meter()
     model, drafter = pair.target, pair.drafter
-    model.forward = meter.wrap(model.forward)  # type: ignore[method-assign]
     drafter.draft = meter.wrap(drafter.draft)  # type: ignore[method-assign]
     drafter.commit = meter.wrap(drafter.commit)  # type: ignore[method-assign]
     figures: dict[str, Any] = {"tokens": tokens, "threads": torch.get_num_threads()}
     for method in ("plain", "dflash", "reanchor"):
         decoder = SpeculativeDecoder(model, drafter, DecodeConfig(method))
-        shares = []
+        target, shares = decoder.target, []
+        target.verify = meter.wrap(target.verify)  # type: ignore[method-assign]
         for ids in encoded(pair.tokenizer) * repeats:
             steps = decoder.decode(ids, SamplingConfig(max_new_tokens=tokens))
             next(steps)  # the prefill is no round
@@ -97,7 +97,9 @@ def overhead(tokens: int, repeats: int, as_json: bool) -> None:
             for _ in steps:
                 pass
             shares.append(1 - meter.seconds / (time.perf_counter() - start))
-        figures[method] = spread(shares[1:])  # the first warms up
+        if decoder.target is not target:
+            raise click.ClickException("the decoder took another target than the one that was timed")
+        figures[method] = {**spread(shares[1:]), "stack": target.stack_report()["used"]}  # the first warms up
     report(figures, as_json)
 
 

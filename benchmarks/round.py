@@ -1,19 +1,23 @@
 """What a decoding round costs and where it goes: the target's pass by transformers and by the lean stack, the draft,
 and whole rounds, against what this machine can do at best.
 
-roofline   measured copy bandwidth and matmul rate; a pass's floor is the larger of bytes / bandwidth and work / rate
+roofline   measured copy bandwidth and matmul rate; a floor is the larger of bytes / bandwidth and work / rate,
+           weights and committed keys and values read once
 passes     one trie of each width by either stack: operator calls (kernels on CUDA), milliseconds, times the floor
-drafts     one batched draft of each number of blocks
-rounds     plain, DFlash and ReAnchor by either stack, and HF generate: milliseconds a round and a token, the share
-           of a round outside the target's pass and the drafter; and by whole rounds of fixed shapes (--graphs), which
-           are captured on CUDA and run as they are here, padding included; they accept what the target does
+drafts     one batched draft of each number of blocks, and the floor of its slots
+rounds     plain, DFlash and ReAnchor by either stack, and HF generate: milliseconds a round and a token behind the
+           first round, which projects the prompt, and the share of a round outside the target's pass and the
+           drafter; and by whole rounds of fixed shapes (--graphs), which are captured on CUDA and run as they are
+           here, padding included; their host share on CUDA is the time in which no kernel runs
 
 The two stacks take turns, so that a drifting machine drifts for both; ratios are medians over such pairs. Outputs
-are compared before anything is timed. With `--shape qwen3-4b` or `qwen3-8b` the weights are random and every round
-accepts `--accepted` drafts of its baseline block; their answers mean nothing, their times do.
+are compared before anything is timed. With `--shape qwen3-4b` or `qwen3-8b` the weights are random and every round,
+whole ones too, accepts `--accepted` drafts of its baseline block; their answers mean nothing, their times do.
+`--minutes` bounds the repetitions.
 
     python benchmarks/round.py                          the embedded pair on this CPU
-    python benchmarks/round.py --shape qwen3-4b --device cuda --dtype bfloat16 --json round.json
+    python benchmarks/round.py --shape qwen3-4b --device cuda --dtype bfloat16 --context 1024 \\
+        --widths 1,16,32,64,128,256 --blocks 1,4,8,16 --json round.json
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,13 +36,19 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from torch.autograd import DeviceType
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import Retained, Tree
+from reanchor.benchmark.environment import environment
+from reanchor.core import Retained, Step, Tree
 from reanchor.drafters.block import BlockDrafter
 from reanchor.drafters.config import DrafterConfig, LayerRule
+from reanchor.graphs import rounds as graph_rounds
+from reanchor.graphs.draws import Draws
+from reanchor.graphs.regions import RoundRegion
+from reanchor.graphs.state import RoundState
 from reanchor.linear import linear
 from reanchor.loading import load_pair
 from reanchor.proposal import Trie
@@ -73,6 +83,13 @@ class Bench:
     clock: Callable[[], float]  # seconds
     repeats: int
     accepted: int | None  # drafts every round accepts; None: what the target accepts
+    until: float = float("inf")  # on time.perf_counter; no repetition but a first one starts behind it
+
+    def repetitions(self) -> Iterator[int]:
+        for repeat in range(self.repeats):
+            if repeat and time.perf_counter() > self.until:
+                return
+            yield repeat
 
 
 @dataclass
@@ -105,11 +122,11 @@ def milliseconds(bench: Bench, call: Callable[[], object]) -> float:
 
 
 def taking_turns(bench: Bench, calls: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Milliseconds of every call, `repeats` times, in turns; each is run once before."""
+    """Milliseconds of every call, `repeats` times where there is time, in turns; each is run once before."""
     for call in calls.values():
         call()
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(bench.repeats):
+    for _ in bench.repetitions():
         for name, call in calls.items():
             times[name].append(milliseconds(bench, call))
     return times
@@ -141,15 +158,37 @@ def roofline(bench: Bench) -> dict[str, float]:
     }
 
 
-def floor(bench: Bench, limits: dict[str, float], width: int) -> float:
-    """Milliseconds below which no pass of this width can be: weights read once, every product made."""
-    embedding = bench.model.get_input_embeddings().weight
-    head = bench.model.get_output_embeddings().weight
-    weights = {each.data_ptr(): each for each in bench.model.parameters() if each is not embedding}
-    weights[head.data_ptr()] = head
-    read = sum(each.nbytes for each in weights.values()) / limits["bytes_per_second"]
-    made = 2 * width * sum(each.numel() for each in weights.values()) / limits["operations_per_second"]
+def floor(limits: dict[str, float], parts: Iterable[tuple[Tensor, float]], kept: int) -> float:
+    """Milliseconds below which nothing can be that reads every weight and `kept` bytes once and makes every product.
+
+    parts: weights, and how many rows each is multiplied by
+    """
+    once = {weight.data_ptr(): (weight, rows) for weight, rows in parts}.values()
+    read = (kept + sum(weight.nbytes for weight, _ in once)) / limits["bytes_per_second"]
+    made = sum(2 * rows * weight.numel() for weight, rows in once) / limits["operations_per_second"]
     return max(read, made) * 1e3
+
+
+def pass_floor(bench: Bench, limits: dict[str, float], nodes: float) -> float:
+    embedding, config = bench.model.get_input_embeddings().weight, bench.model.config
+    parts = [(each, nodes) for each in bench.model.parameters() if each is not embedding]
+    head = bench.model.get_output_embeddings().weight
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    row = 2 * config.num_hidden_layers * config.num_key_value_heads * size * head.element_size()
+    return floor(limits, [*parts, (head, nodes)], len(bench.prompt) * row)
+
+
+def draft_floor(bench: Bench, limits: dict[str, float], blocks: float) -> float:
+    """Of the slots alone: rows that are projected beside them are few."""
+    drafter, config = bench.drafter, bench.drafter.config
+    apart = {id(each) for each in drafter.body.fc.parameters()}
+    if config.own_embedding:
+        apart.add(id(drafter.embed_tokens.weight))
+    slots = blocks * config.block_size
+    parts = [(each, slots) for each in drafter.parameters() if id(each) not in apart]
+    head = drafter.borrowed[1].weight
+    row = 2 * config.layers * config.kv_heads * config.head_dim * drafter.body.norm.weight.element_size()
+    return floor(limits, [*parts, (head, blocks * config.proposals)], len(bench.prompt) * row)
 
 
 class Counter(TorchDispatchMode):
@@ -164,14 +203,32 @@ class Counter(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def on_device(events: Iterable[Any]) -> list[Any]:
+    """A profile's events that ran there: kernels and copies, not the calls that launched them."""
+    return [event for event in events if event.device_type == DeviceType.CUDA]
+
+
+def busy_ms(events: Iterable[Any]) -> float:
+    """Milliseconds in which at least one of them ran."""
+    total, end = 0.0, float("-inf")
+    for span in sorted((each.time_range.start, each.time_range.end) for each in on_device(events)):
+        total += max(0.0, span[1] - max(span[0], end))
+        end = max(end, span[1])
+    return total / 1e3
+
+
+def profiled(call: Callable[[], object]) -> Any:
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profile:
+        call()
+        torch.cuda.synchronize()
+    return profile
+
+
 def operators(bench: Bench, call: Callable[[], object]) -> int:
-    """Kernels launched on CUDA, operators called elsewhere."""
+    """Kernels and copies on CUDA, operators called elsewhere."""
     if bench.model.device.type == "cuda":
-        activities = [torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profile:
-            call()
-            torch.cuda.synchronize()
-        return sum(event.count for event in profile.key_averages())
+        return len(on_device(profiled(call).events()))
     with Counter() as counter:
         call()
     return counter.calls
@@ -198,11 +255,12 @@ def passes(bench: Bench, limits: dict[str, float], widths: list[int]) -> Iterato
         calls = {name: lambda name=name: targets[name].verify(tree, caches[name]) for name in targets}  # noqa: B023
         logits = {name: call().logits.float() for name, call in calls.items()}
         apart = float((logits["hf"] - logits["lean"]).abs().max() / logits["hf"].abs().max())
-        times, least = taking_turns(bench, calls), floor(bench, limits, width)
+        times, least = taking_turns(bench, calls), pass_floor(bench, limits, width)
         yield {
             "nodes": width,
             "floor_ms": least,
             "largest_difference": apart,
+            "repeats": len(times["hf"]),
             **paired(times["hf"], times["lean"]),
             "stacks": {
                 name: {
@@ -215,7 +273,7 @@ def passes(bench: Bench, limits: dict[str, float], widths: list[int]) -> Iterato
         }
 
 
-def drafts(bench: Bench, counts: list[int]) -> Iterator[dict[str, Any]]:
+def drafts(bench: Bench, limits: dict[str, float], counts: list[int]) -> Iterator[dict[str, Any]]:
     drafter, width = bench.drafter, bench.drafter.body.fc.in_features
     context = drafter.new_cache()
     like = {"dtype": bench.model.dtype, "device": bench.model.device}
@@ -225,7 +283,14 @@ def drafts(bench: Bench, counts: list[int]) -> Iterator[dict[str, Any]]:
         retained = Retained((1,) * len(shifts), torch.randn(len(shifts), width, **like) if shifts else None)
         call = lambda: drafter.draft(1, retained, shifts, context)  # noqa: B023, E731
         times = taking_turns(bench, {"draft": call})["draft"]
-        yield {"blocks": blocks, "ms": statistics.median(times), "operators": operators(bench, call)}
+        least, middle = draft_floor(bench, limits, blocks), statistics.median(times)
+        yield {
+            "blocks": blocks,
+            "ms": middle,
+            "floor_ms": least,
+            "times_floor": middle / least,
+            "operators": operators(bench, call),
+        }
 
 
 class Given(Choice):
@@ -243,6 +308,32 @@ class Given(Choice):
         return tokens
 
 
+class GivenDraws:
+    """The same for whole rounds, on the device."""
+
+    generator = None
+
+    def __init__(self, draws: Draws, state: RoundState, drafts: int) -> None:
+        self.draws, self.state, self.drafts = draws, state, drafts
+
+    def pick(self, logits: Tensor) -> Tensor:
+        tokens, tree, nodes = self.draws.pick(logits), self.state.tree, len(logits)
+        path = tree.paths[0, : self.drafts + 1]
+        there = (path[1:] >= 0) & (path[1:] < nodes)
+        place = torch.where(there, path[:-1], nodes)  # what has no place goes to a place too many
+        drafted = tree.tokens[path[1:].clamp(min=0)]
+        return torch.cat([tokens, tokens[:1]]).scatter(0, place, drafted)[:-1]
+
+
+def given_round(drafts: int) -> type[RoundRegion]:
+    class GivenRound(RoundRegion):
+        def __init__(self, state: RoundState, *rest: Any) -> None:
+            super().__init__(state, *rest)
+            self.draws: Any = GivenDraws(self.draws, state, drafts)
+
+    return GivenRound
+
+
 class Player:
     """A method by a stack: decodes and keeps the time spent inside the target's pass and the drafter."""
 
@@ -251,29 +342,45 @@ class Player:
         whole = stack == WHOLE
         config = DecodeConfig(method=method, stack="lean" if whole else stack, graphs=whole)
         self.decoder = SpeculativeDecoder(bench.model, bench.drafter, config)
-        self.given = None if whole else bench.accepted
+        drafts = None if bench.accepted is None else bench.accepted if method != "plain" else 0
+        self.given = None if whole else drafts
         self.choice: Given | None = None
-        self.verify = self.decoder.target.verify
+        self.region = given_round(drafts) if whole and drafts is not None else RoundRegion
 
-    def decode(self, new: int) -> dict[str, float]:
-        """Figures of one decode behind its prefill."""
-        prompt, seconds, rounds, tokens = self.bench.prompt, 0.0, 0, 0
+    @contextmanager
+    def rounds(self, new: int) -> Iterator[Iterator[Step]]:
+        """The steps of one decode behind its first round, which projects the prompt on any stack."""
+        prompt = self.bench.prompt
         if self.given is not None:
             self.choice = Given(prompt, new)
-            self.choice.drafts = self.given if self.decoder.config.method != "plain" else 0
+            self.choice.drafts = self.given
         with self.watched():
             steps = self.decoder.decode(prompt, SamplingConfig(max_new_tokens=new), choice=self.choice)
-            next(steps)
+            if next(steps).stopped or next(steps).stopped:
+                raise click.UsageError(f"--new {new} is over within a round: give more")
+            yield steps
+
+    def decode(self, new: int) -> dict[str, float]:
+        with self.rounds(new) as rounds:
             self.inside, start = 0.0, self.bench.clock()
-            for step in steps:
-                rounds, tokens = rounds + 1, tokens + len(step.tokens)
+            steps = list(rounds)
             seconds = self.bench.clock() - start
+        tokens = sum(len(step.tokens) for step in steps)
         return {
-            "ms_per_round": seconds / rounds * 1e3,
+            "ms_per_round": seconds / len(steps) * 1e3,
             "ms_per_token": seconds / tokens * 1e3,
-            "tau": tokens / rounds,
+            "tau": tokens / len(steps),
+            "nodes": statistics.mean(len(step.tree.tokens) for step in steps),
+            "blocks": statistics.mean(step.drafted for step in steps),
             "outside": 1 - self.inside / seconds,
         }
+
+    def device_ms(self, new: int) -> float:
+        """Milliseconds a round in which the device is busy."""
+        with self.rounds(new) as rounds:
+            steps: list[Step] = []
+            profile = profiled(lambda: steps.extend(rounds))
+        return busy_ms(profile.events()) / len(steps)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -281,11 +388,13 @@ class Player:
         target, drafter = self.decoder.target, self.decoder.drafter
         owners = [(target, "verify"), (drafter, "draft"), (drafter, "commit")]
         before = [vars(owner).get(name) for owner, name in owners]
+        graph_rounds.RoundRegion = self.region  # type: ignore[misc]
         for owner, name in owners:
             setattr(owner, name, self.timed(getattr(owner, name)))
         try:
             yield
         finally:
+            graph_rounds.RoundRegion = RoundRegion  # type: ignore[misc]
             for (owner, name), old in zip(owners, before, strict=True):
                 delattr(owner, name) if old is None else setattr(owner, name, old)
 
@@ -314,20 +423,20 @@ def generate_ms(bench: Bench, new: int) -> float:
     return (run(new) - run(1)) / (new - 1)
 
 
-def rounds(bench: Bench, new: int) -> Iterator[dict[str, Any]]:
+def rounds(bench: Bench, limits: dict[str, float], new: int) -> Iterator[dict[str, Any]]:
     players = {
         (method, stack): Player(bench, method, stack) for method in METHODS for stack in (*STACKS, WHOLE)
     }
     taken: dict[Any, list[dict[str, float]]] = {key: [] for key in players}
     generate: list[float] = []
-    for repeat in range(-1, bench.repeats):  # the first is a warm-up
-        made = {key: player.decode(new) for key, player in players.items()}
-        token = generate_ms(bench, new)
-        if repeat >= 0:
-            generate.append(token)
-            for key, figures in made.items():
-                taken[key].append(figures)
-    yield {"method": "HF generate", "ms_per_token": statistics.median(generate)}
+    for player in players.values():
+        player.decode(new)
+    generate_ms(bench, new)
+    for _ in bench.repetitions():
+        for key, player in players.items():
+            taken[key].append(player.decode(new))
+        generate.append(generate_ms(bench, new))
+    yield {"method": "HF generate", "ms_per_token": statistics.median(generate), "repeats": len(generate)}
     for method in METHODS:
         hf, lean = ([each["ms_per_round"] for each in taken[method, stack]] for stack in STACKS)
         per_token = [each["ms_per_token"] for each in taken[method, "lean"]]
@@ -336,9 +445,20 @@ def rounds(bench: Bench, new: int) -> Iterator[dict[str, Any]]:
         for stack in (*STACKS, WHOLE):
             figures = taken[method, stack]
             row[stack] = {name: statistics.median(each[name] for each in figures) for name in figures[0]}
-        del row[WHOLE]["outside"]  # nothing of such a round can be told apart
-        row["regions"] = players[method, WHOLE].decoder.stack_report()["graphs"]
+        work, whole = row[WHOLE], players[method, WHOLE]
+        del work["outside"]  # a whole round has no parts; on CUDA the kernels tell
+        row["floor_ms"] = round_floor(bench, limits, row["lean"])
+        work["times_floor"] = work["ms_per_round"] / round_floor(bench, limits, work)
+        if bench.model.device.type == "cuda":
+            work["host_share"] = 1 - whole.device_ms(new) / work["ms_per_round"]
+        row["regions"] = whole.decoder.stack_report()["graphs"]
         yield row
+
+
+def round_floor(bench: Bench, limits: dict[str, float], figures: dict[str, float]) -> float:
+    """Of a round of so many blocks and nodes; of their means where rounds differ, which is no more."""
+    drafted = draft_floor(bench, limits, figures["blocks"]) if figures["blocks"] else 0.0
+    return drafted + pass_floor(bench, limits, figures["nodes"])
 
 
 def random_pair(shape: str, dtype: torch.dtype, device: torch.device) -> tuple[PreTrainedModel, BlockDrafter]:
@@ -412,37 +532,38 @@ def show(figures: Figures) -> None:
             f"{row['largest_difference']:.1e}",
         )
     console.print(table)
-    table = Table("blocks", "draft ms", "calls")
+    table = Table("blocks", "floor ms", "draft ms", "× floor", "calls")
     for row in figures.drafts:
-        table.add_row(str(row["blocks"]), f"{row['ms']:.2f}", str(row["operators"]))
+        times = f"{row['floor_ms']:.2f}", f"{row['ms']:.2f}", f"{row['times_floor']:.2f}"
+        table.add_row(str(row["blocks"]), *times, str(row["operators"]))
     console.print(table)
-    table = Table(
-        "method",
-        "τ",
-        "hf ms/round",
-        "lean ms/round",
-        "hf/lean",
-        "lean ms/token",
-        "generate/lean",
-        "outside",
-        "whole ms/round",
-    )
-    generate, *methods = figures.rounds
-    table.add_row("HF generate", "", "", "", "", f"{generate['ms_per_token']:.2f}", "", "", "")
+    show_rounds(console, figures.rounds)
+
+
+def show_rounds(console: Console, rows: list[dict[str, Any]]) -> None:
+    columns = ["method", "floor ms", "τ", "hf ms/round", "lean ms/round", "hf/lean", "lean ms/token"]
+    stacks = Table(*columns, "generate/lean", "outside")
+    whole = Table("whole rounds", "τ", "ms/round", "× floor", "ms/token", "host share")
+    generate, *methods = rows
+    stacks.add_row("HF generate", "", "", "", "", "", f"{generate['ms_per_token']:.2f}")
     for row in methods:
-        hf, lean = row["hf"], row["lean"]
-        times = (
+        hf, lean, work = row["hf"], row["lean"], row[WHOLE]
+        stacks.add_row(
+            row["method"],
+            f"{row['floor_ms']:.2f}",
+            f"{lean['tau']:.2f}",
             f"{hf['ms_per_round']:.2f}",
             f"{lean['ms_per_round']:.2f}",
             spread(row),
             f"{lean['ms_per_token']:.2f}",
+            spread(row["lean_over_generate"]),
+            f"{lean['outside']:.1%}",
         )
-        share = f"{lean['outside']:.1%}"
-        whole = f"{row[WHOLE]['ms_per_round']:.2f}"
-        table.add_row(
-            row["method"], f"{lean['tau']:.2f}", *times, spread(row["lean_over_generate"]), share, whole
-        )
-    console.print(table)
+        figures = (f"{work[name]:.2f}" for name in ("tau", "ms_per_round", "times_floor", "ms_per_token"))
+        share = f"{work['host_share']:.1%}" if "host_share" in work else "no CUDA"
+        whole.add_row(row["method"], *figures, share)
+    console.print(stacks)
+    console.print(whole)
 
 
 def spread(row: dict[str, float]) -> str:
@@ -460,8 +581,11 @@ def numbers(_context: Any, _parameter: Any, value: str) -> list[int]:
 @click.option("--context", default=256, show_default=True, help="Prompt tokens.")
 @click.option("--widths", default="1,16,32,64", callback=numbers, show_default=True)
 @click.option("--blocks", default="1,4,8", callback=numbers, show_default=True)
-@click.option("--new", default=32, show_default=True, help="Tokens a decode adds.")
+@click.option(
+    "--new", default=61, show_default=True, help="Tokens a decode adds; 1 + 6 n ends with a full round of 6."
+)
 @click.option("--repeats", default=5, show_default=True)
+@click.option("--minutes", default=5.0, show_default=True, help="No further repetition starts after them.")
 @click.option("--accepted", type=int, help="Drafts accepted a round; for random weights 5.")
 @click.option("--threads", type=int, help="Of torch on a CPU.")
 @click.option("--clock", type=click.Choice(["wall", "cpu"]), default="wall", show_default=True)
@@ -478,6 +602,7 @@ def main(
     blocks: list[int],
     new: int,
     repeats: int,
+    minutes: float,
     accepted: int | None,
     threads: int | None,
     clock: str,
@@ -489,29 +614,24 @@ def main(
         raise click.UsageError("--clock cpu measures one thread on a CPU: add --threads 1")
     if shape != "demo" and accepted is None:
         accepted = 5
-    ticks = clock_for(torch.device(device), clock)
-    bench = prepare(shape, device, dtype, context, clock=ticks, repeats=repeats, accepted=accepted)
-    where = (
-        torch.cuda.get_device_name(device)
-        if device.startswith("cuda")
-        else f"{torch.get_num_threads()} threads"
-    )
-    setting = {
-        "shape": shape,
-        "device": f"{device} ({where})",
-        "dtype": str(bench.model.dtype),
-        "clock": clock,
+    terms = {"clock": clock_for(torch.device(device), clock), "repeats": repeats, "accepted": accepted}
+    bench = prepare(shape, device, dtype, context, until=time.perf_counter() + 60 * minutes, **terms)
+    setting = {"shape": shape, "device": device, "dtype": str(bench.model.dtype), "clock": clock}
+    setting |= {
+        "prompt": len(bench.prompt),
+        "new": new,
+        "repeats": repeats,
+        "minutes": minutes,
+        "accepted": accepted,
     }
-    figures = Figures(
-        {**setting, "prompt": len(bench.prompt), "torch": torch.__version__, "repeats": repeats}
-    )
+    figures = Figures({**setting, **environment(bench.model.device)})
     start = time.perf_counter()
     LeanTarget(bench.model)
     figures.setting["lean_start_seconds"] = round(time.perf_counter() - start, 3)
     figures.roofline = roofline(bench)
     figures.passes = list(passes(bench, figures.roofline, widths))
-    figures.drafts = list(drafts(bench, blocks))
-    figures.rounds = list(rounds(bench, new))
+    figures.drafts = list(drafts(bench, figures.roofline, blocks))
+    figures.rounds = list(rounds(bench, figures.roofline, new))
     show(figures)
     if file is not None:
         file.write_text(json.dumps(asdict(figures), indent=1))

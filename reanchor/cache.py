@@ -5,6 +5,7 @@ It is an HF cache, so any HF model writes to it; it knows nothing of tries beyon
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -25,7 +26,21 @@ class TreeLayer(CacheLayerMixin):
 
     def __init__(self, cache: TreeCache, index: int) -> None:
         super().__init__()
-        self.cache, self.index = cache, index
+        self.belong_to(cache)
+        self.index = index
+
+    def belong_to(self, cache: TreeCache) -> None:
+        """Without a cycle: rows are free as soon as nobody holds the cache, so that the next decode has them."""
+        self._cache: weakref.ref[TreeCache] | None = weakref.ref(cache)
+
+    @property
+    def cache(self) -> TreeCache:
+        cache = self._cache() if self._cache is not None else None
+        assert cache is not None, "a layer is asked while somebody holds its cache"
+        return cache
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_cache": None}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys, self.values = self.cache.place(self.index, key_states, value_states)
@@ -83,6 +98,11 @@ class TreeCache(Cache):
         self.buffers: dict[str, Tensor] = {}  # kind of layer -> [layers, 2, 1, heads, capacity, head_dim]
         self.own_layers = [TreeLayer(self, index) for index in range(own)]
         super().__init__(layers=list(self.own_layers))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for layer in self.own_layers:  # a copy's are its own
+            layer.belong_to(self)
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` rows behind the committed ones, growing by doubling."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
+import weakref
 from functools import partial
 
 import pytest
@@ -17,6 +20,7 @@ from transformers import (
 )
 
 from reanchor import SpeculativeDecoder
+from reanchor.cache import TreeCache
 from reanchor.core import Tree
 from reanchor.proposal import Trie
 from reanchor.target import Target
@@ -161,3 +165,15 @@ def test_targets_a_tree_cannot_be_verified_with_are_refused():
     )
     with pytest.raises(ValueError, match="no list of layers"):
         Target(falcon)
+
+
+def test_a_cache_goes_when_nobody_holds_it_and_a_copy_is_its_own():
+    model = tiny_target("llama")
+    cache = TreeCache(model.config)
+    Target(model).prefill(torch.arange(3, 9), cache)
+    twin, gone = pickle.loads(pickle.dumps(copy.deepcopy(cache))), weakref.ref(cache)
+    del cache
+    assert gone() is None  # without a collection
+    assert [layer.cache is twin for layer in twin.layers] == [True] * len(twin.layers)
+    Target(model).prefill(torch.arange(3, 5), twin)
+    assert twin.length == 8

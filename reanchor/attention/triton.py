@@ -145,15 +145,16 @@ def split_parts(problem: Problem, prefix: bool, splits: int | None = None) -> tu
         splits = splits if prefix else min(splits, -(-sees.tail // tile.keys))
     parts = queries.new_empty((splits, count, heads, size), dtype=torch.float32)
     lse = queries.new_empty((splits, count, heads), dtype=torch.float32)
-    kernels.split[(-(-rows // tile.rows), kv_heads, splits)](
-        queries, problem.keys, problem.values,
-        sees.length, sees.words, sees.depths, sees.tail_depths, parts, lse,
-        problem.scale, problem.softcap or 1.0, problem.window or 0,
-        *queries.stride(), *problem.keys.stride(), *problem.values.stride(), sees.words.stride(0),
-        count, sees.tail, heads,
-        SPLITS=splits, PREFIX=prefix, UPCAST=interpreting() and queries.dtype == torch.bfloat16,
-        **constants(problem, tile), num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+    with torch.cuda.device_of(queries):  # Triton launches on the current device
+        kernels.split[(-(-rows // tile.rows), kv_heads, splits)](
+            queries, problem.keys, problem.values,
+            sees.length, sees.words, sees.depths, sees.tail_depths, parts, lse,
+            problem.scale, problem.softcap or 1.0, problem.window or 0,
+            *queries.stride(), *problem.keys.stride(), *problem.values.stride(), sees.words.stride(0),
+            count, sees.tail, heads,
+            SPLITS=splits, PREFIX=prefix, UPCAST=interpreting() and queries.dtype == torch.bfloat16,
+            **constants(problem, tile), num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
     return parts, lse
 
 
@@ -182,12 +183,13 @@ def merge_parts(
     out = problem.queries.new_empty((count, heads, size))
     dense, dense_lse = prefix if prefix is not None else (parts[0], lse[0])
     assert dense.stride(-1) == 1
-    kernels.merge[(count * heads,)](
-        parts, lse, dense, dense_lse, out,
-        count * heads, heads, dense.stride(0), dense.stride(1), dense_lse.stride(0), dense_lse.stride(1),
-        D=size, D_PAD=padded(size), SPLITS=splits, SPLITS_PAD=1 << (splits - 1).bit_length(),
-        PREFIX=prefix is not None, num_warps=4 if splits > 8 else 1,
-    )  # fmt: skip
+    with torch.cuda.device_of(out):  # Triton launches on the current device
+        kernels.merge[(count * heads,)](
+            parts, lse, dense, dense_lse, out,
+            count * heads, heads, dense.stride(0), dense.stride(1), dense_lse.stride(0), dense_lse.stride(1),
+            D=size, D_PAD=padded(size), SPLITS=splits, SPLITS_PAD=1 << (splits - 1).bit_length(),
+            PREFIX=prefix is not None, num_warps=4 if splits > 8 else 1,
+        )  # fmt: skip
     return out
 
 

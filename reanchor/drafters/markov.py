@@ -42,10 +42,12 @@ class MarkovHead(nn.Module):
 class ConfidenceHead(nn.Module):
     def __init__(self, config: Confidence, hidden_size: int, rank: int) -> None:
         super().__init__()
-        self.temperatures = config.temperatures
+        # as bits, which no cast of the module rounds; in no checkpoint, hence never on the meta device
+        bits = torch.tensor(config.temperatures, dtype=torch.float32, device="cpu").view(torch.int32)  # [K]
+        self.temperatures = nn.Buffer(bits, persistent=False)
         self.proj = nn.Linear(hidden_size + (rank if config.markov else 0), 1)
 
     def forward(self, hidden: Tensor, before: Tensor | None) -> Tensor:
         """hidden: [blocks, K, H]; before: [blocks, K, r] -> probabilities [blocks, K] in float32"""
         logits = self.proj(hidden if before is None else torch.cat([hidden, before], -1))[..., 0].float()
-        return torch.sigmoid(logits / logits.new_tensor(self.temperatures))
+        return torch.sigmoid(logits / self.temperatures.view(torch.float32))

@@ -55,6 +55,7 @@ class Captured:
 
     graph: Any = None
     outputs: Any = None
+    device: torch.device | None = None  # where it was captured
 
     def run(self) -> Any:
         """The function that is captured."""
@@ -72,26 +73,29 @@ class Captured:
         """Needs valid inputs in place: warm-ups run with them, and what they change is put back."""
         before = [each.clone() for each in self.changes()]
         drawn = [each.get_state() for each in self.generators()]
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                self.run()
-                for each, old in zip(self.changes(), before, strict=True):
-                    each.copy_(old)
-        torch.cuda.current_stream(device).wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        for generator in self.generators():
-            self.graph.register_generator_state(generator)
-        with torch.cuda.graph(self.graph, pool=pool):
-            self.outputs = self.run()
+        with torch.cuda.device(device):  # a graph holds what the current device does, and nothing of others
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UPS):
+                    self.run()
+                    for each, old in zip(self.changes(), before, strict=True):
+                        each.copy_(old)
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            for generator in self.generators():
+                graph.register_generator_state(generator)
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
+                self.outputs = self.run()
+        self.graph, self.device = graph, device
         for generator, state in zip(self.generators(), drawn, strict=True):
             generator.set_state(state)
 
     def outcome(self) -> Any:
         if self.graph is None:
             return self.run()
-        self.graph.replay()
+        with torch.cuda.device(self.device):
+            self.graph.replay()
         return self.outputs
 
 

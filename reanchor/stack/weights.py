@@ -42,6 +42,8 @@ class Weights:
         self.head = self.fused(self.head_module)
         self.norms = flat(self.copied)
         self.packed = merged(self.packed)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # the allocator keeps what was fused from, which nothing here will ask for again
 
     @property
     def dtype(self) -> torch.dtype:

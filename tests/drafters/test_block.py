@@ -186,6 +186,17 @@ def test_confidence_threshold_cuts_each_block(tmp_path: Path) -> None:
     assert len({len(block) for block in draft.blocks}) > 1
 
 
+def test_temperatures_outlive_a_cast_and_are_in_no_state_dict(tmp_path: Path) -> None:
+    head = load_drafter(DIALECTS["deepspec gated"].save(tmp_path), TARGET).confidence_head
+    hidden, before = torch.ones(1, 4, H), torch.ones(1, 4, head.proj.in_features - H)
+    expected = head.double()(hidden.double(), before.double())
+    assert len(set(expected[0].tolist())) == 4 and expected.dtype is torch.float32
+    exact = torch.tensor([0.1, 0.7, 1.3, 1.9])  # none of which half precision has
+    head.temperatures.copy_(exact.view(torch.int32))
+    assert torch.equal(head.bfloat16().float().temperatures.view(torch.float32), exact)
+    assert not any("temperatures" in name for name in head.state_dict())
+
+
 def test_a_borrowed_embedding_scales_as_its_target_does(tmp_path: Path) -> None:
     """Gemma's embedding module multiplies by the root of the width; the drafter's config says nothing of it."""
     config = Gemma3TextConfig(

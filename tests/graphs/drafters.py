@@ -7,10 +7,35 @@ from torch import Tensor
 
 from reanchor.core import Draft
 from reanchor.drafters.block import BlockDrafter
-from reanchor.drafters.config import DrafterConfig, LayerRule
+from reanchor.drafters.config import (
+    Confidence,
+    Convolution,
+    Domino,
+    DrafterConfig,
+    LayerRule,
+    Markov,
+    Selector,
+)
 from reanchor.drafters.context import ContextCache
 
 HIDDEN = 32
+TEMPERATURES = (0.5, 1.0, 2.0, 3.0, 1.5)
+
+
+def confident(proposals: int, markov: bool = True) -> Confidence:
+    return Confidence(markov, TEMPERATURES[:proposals])
+
+
+KINDS = {  # what published drafters have beyond a body; a threshold beside what has confidence
+    "vanilla": {"markov": Markov(6, "vanilla"), "confidence": confident(4, markov=False)},
+    "gated, shifted": {"markov": Markov(6, "gated"), "confidence": confident(5), "shifted": True},
+    "rnn": {"markov": Markov(6, "rnn"), "confidence": confident(4)},
+    "domino": {"domino": Domino(width=10, state=12, prefix=1)},
+    "domino, shifted": {"domino": Domino(width=10, state=12, prefix=0), "shifted": True},
+    "selector, convolved": {"selector": Selector(6, top_k=3), "convolution": Convolution(3, group=8)},
+    "gemma, keys are values": {"gemma": True, "shared_kv": True, "softcap": 2.0, "embedding_scale": 5.6},
+    "own ends, fewer tokens": {"own_embedding": True, "own_head": True, "draft_vocab_size": 4},
+}
 
 
 def block_drafter(model, block_size: int = 5, seed: int = 3, **more) -> BlockDrafter:
@@ -41,9 +66,13 @@ def block_drafter(model, block_size: int = 5, seed: int = 3, **more) -> BlockDra
         }
     )
     drafter = BlockDrafter(config)
+    if config.confidence:
+        drafter.confidence_threshold = 0.4
+    if config.draft_vocab_size:
+        drafter.d2t += 1  # all but the first token
     for parameter in drafter.parameters():
         torch.nn.init.normal_(parameter.data, mean=0.5 if parameter.ndim == 1 else 0.0, std=0.3)
-    drafter = drafter.to(model.dtype).requires_grad_(False).eval()
+    drafter = drafter.to(model.device, model.dtype).requires_grad_(False).eval()
     return drafter.borrow(model.get_input_embeddings(), model.get_output_embeddings())
 
 

@@ -32,14 +32,15 @@ def counted(model, rules: str, method: str, monkeypatch) -> Tensor:
     """How often each sequence of DEPTH tokens was decoded: [VOCAB] * DEPTH"""
     monkeypatch.setattr(regions, "MIN_ROWS", 64)
     torch.manual_seed(0)
+    prompt = PROMPT.to(model.device)
     counts, decoder, accepted = (
         torch.zeros([VOCAB] * DEPTH, dtype=torch.float64),
         decoder_of(model, method),
         0,
     )
     for _ in range(DRAWS):
-        choice = Choice(PROMPT, DEPTH + 2, sample=True, processors=processors(rules))
-        steps = list(decoder.decode(PROMPT, choice=choice))
+        choice = Choice(prompt, DEPTH + 2, sample=True, processors=processors(rules))
+        steps = list(decoder.decode(prompt, choice=choice))
         accepted += sum(step.accepted for step in steps[2:])
         assert decoder.whole.played >= 1
         tokens = [token for step in steps for token in step.tokens]

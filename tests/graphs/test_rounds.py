@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
@@ -15,7 +13,7 @@ from reanchor.attention import triton
 from reanchor.graphs import rounds
 from reanchor.sampling import Choice
 from reanchor.stack import regions
-from tests.graphs.drafters import ScriptedBlocks, block_drafter
+from tests.graphs.drafters import KINDS, ScriptedBlocks, block_drafter
 from tests.stack.models import variant
 from tests.tiny import SHAPE, VOCAB, greedy
 
@@ -103,6 +101,16 @@ def test_block_drafters(method, seed):
     assert sum(step[-1] for step in told) > 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafters_of_every_kind(kind):
+    model, prompt = few_tokens(), PROMPT % FEW
+    drafter = block_drafter(model, **KINDS[kind])
+    told = same(model, drafter, prompt, least=10)
+    assert sum(step[-1] for step in told) > 0 and max(step[3] for step in told) > 1
+    if "confidence" in KINDS[kind]:
+        assert len({len(path) for step in told for path in step[1].paths[:1]}) > 2  # blocks are cut
+
+
 @pytest.mark.parametrize("new", [1, 2, 3, 7, 20])
 def test_the_limit_cuts_as_it_does_on_the_host(new):
     model = variant("llama")
@@ -130,7 +138,6 @@ def test_one_decode_after_another_on_the_same_rows():
         tokens = [token for step in steps for token in step.tokens]
         assert tokens == truth[: truth.index(truth[20]) + 1 if end_ids else 40]
         del steps
-        gc.collect()
         held.append({key: id(region) for key, region in decoder.target.regions.arenas[0].regions.items()})
         assert len(decoder.target.regions.arenas) == 1 and decoder.whole.played
     assert held[0] == held[1] != held[2]  # nothing is captured again before other tokens end a text
@@ -152,6 +159,17 @@ def test_a_trie_larger_than_its_bucket_is_run_again():
     again = decoder.stack_report()["graphs"]["run_again"]
     assert got == expected and again > 0
     assert max(len(step[1].tokens) for step in got) > 16
+
+
+def test_rounds_of_the_larger_buckets():
+    """Many shifted blocks make a wide trie."""
+    model, terms = few_tokens(), {"prompt": PROMPT % FEW, "new": 64}
+    drafter = block_drafter(model, block_size=12)
+    expected, _ = decode(model, drafter, **terms)
+    got, decoder = decode(model, drafter, graphs=True, **terms)
+    assert got == expected and max(len(step[1].tokens) for step in got) > 64
+    rounds_of = {key[1] for key in decoder.target.regions.arenas[0].regions if key[0] == "round"}
+    assert {16, 128} <= rounds_of
 
 
 def test_whole_rounds_and_the_host_s_take_turns(monkeypatch):
@@ -230,11 +248,11 @@ def test_a_failed_capture_leaves_the_round_to_the_host(monkeypatch):
     assert "no graph today" in decoder.stack_report()["graphs"]["refused"]
 
 
-def traced(spoil=lambda region: None) -> None:
+def traced(spoil=lambda region: None, **kind) -> None:
     """Both regions under tensors without values, attention standing as it would on CUDA."""
     pytest.importorskip("triton", reason="triton is not installed")
     model = few_tokens().to(torch.bfloat16)
-    _, decoder = decode(model, block_drafter(model), PROMPT % FEW, new=24, graphs=True)
+    _, decoder = decode(model, block_drafter(model, **kind), PROMPT % FEW, new=24, graphs=True)
     held = decoder.target.regions.arenas[0].regions
     decoder.target.attention.attend = triton.attend
     held = {key: region for key, region in held.items() if isinstance(key, tuple)}
@@ -259,8 +277,9 @@ def fake(state, mode) -> None:
             object.__setattr__(part, name, mode.from_tensor(value))
 
 
-def test_no_region_asks_the_host():
-    traced()
+@pytest.mark.parametrize("kind", [{}, *KINDS.values()], ids=["none", *KINDS])
+def test_no_region_asks_the_host(kind):
+    traced(**kind)
 
 
 def test_a_region_that_asks_is_caught():
