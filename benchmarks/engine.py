@@ -23,7 +23,7 @@ import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.drafters.loading import SHIPPED
-from reanchor.loading import load_pair, load_target
+from reanchor.loading import load_pair
 
 PROMPTS = [
     "A train leaves at noon and travels 60 miles an hour. How far is it at half past two?",
@@ -141,35 +141,43 @@ def original(tokens: int, repeats: int, as_json: bool) -> None:
     report({"tokens": tokens, "pairs": len(ratios) - 1, "original / ours": spread(ratios[1:])}, as_json)
 
 
+RUNS = ("load", "HF generate", "plain", "reanchor", "reanchor on hf")
+
+
 @main.command()
 @click.option("--prompt-tokens", default=4096)
 @click.option("--tokens", default=8)
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32")
+@click.option("--processes", default=1, help="Of each, as the allocator's heap differs from one to the next.")
 @click.option("--json", "as_json", is_flag=True)
-@click.option("--run", type=click.Choice(["load", "plain", "reanchor", "reanchor on hf"]), hidden=True)
-def memory(prompt_tokens: int, tokens: int, as_json: bool, run: str | None) -> None:
+@click.option("--run", type=click.Choice(RUNS), hidden=True)
+def memory(
+    prompt_tokens: int, tokens: int, dtype: str, processes: int, as_json: bool, run: str | None
+) -> None:
     """Peak resident memory in MiB of HF generate and of ours, beside what a loaded target alone takes."""
     if run is not None:
-        click.echo(one_run(run, prompt_tokens, tokens))
+        click.echo(one_run(run, prompt_tokens, tokens, dtype))
         return
-    figures: dict[str, Any] = {"prompt_tokens": prompt_tokens}
-    for name in ("load", "plain", "reanchor", "reanchor on hf"):
-        command = [sys.executable, __file__, "memory", "--run", name]
+    figures: dict[str, Any] = {"prompt_tokens": prompt_tokens, "dtype": dtype}
+    for name in RUNS:
+        command = [sys.executable, __file__, "memory", "--run", name, "--dtype", dtype]
         command += ["--prompt-tokens", str(prompt_tokens), "--tokens", str(tokens)]
-        figures[name] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        outputs = [
+            subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(processes)
+        ]
+        figures[name] = sorted(round(float(each.stdout)) for each in outputs)
     report(figures, as_json)
 
 
-def one_run(name: str, prompt_tokens: int, tokens: int) -> float:
+def one_run(name: str, prompt_tokens: int, tokens: int, dtype: str) -> float:
     prompt = torch.arange(prompt_tokens) % 1000 + 100
-    if name.startswith("reanchor"):
-        pair = load_pair()
-        config = DecodeConfig("reanchor", stack="hf" if name.endswith("hf") else "auto")
+    pair = load_pair(dtype=dtype, drafter="demo" if name.startswith("reanchor") else None)
+    if name == "HF generate":
+        pair.target.generate(prompt[None], max_new_tokens=tokens, do_sample=False, eos_token_id=None)
+    elif name != "load":
+        config = DecodeConfig(name.split()[0], stack="hf" if name.endswith("hf") else "auto")
         decoder = SpeculativeDecoder(pair.target, pair.drafter, config)
         list(decoder.decode(prompt, SamplingConfig(max_new_tokens=tokens)))
-    else:
-        target, _ = load_target("demo")
-        if name == "plain":
-            target.generate(prompt[None], max_new_tokens=tokens, do_sample=False, eos_token_id=None)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .contest import Terms
 
 METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree", "auto", "carryover", "carryover-reanchor")
+INTERRUPTED = 130  # as a shell has it
 STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement")
 
 
@@ -51,7 +53,10 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
 @click.option("--thinking/--no-thinking", default=None, help="Thinking mode.  [default: off where known]")
 @pair_options
 @click.option("--max-new-tokens", default=128, show_default=True, help="Tokens of every answer.")
-@options(SamplingConfig, without=("max_new_tokens", "temperature"))
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed of sampling; every prompt has its own of it."
+)
+@options(SamplingConfig, without=("max_new_tokens", "temperature", "seed"))
 @options(DecodeConfig, without=("method", "carryover"))
 @click.option(
     "--output", help="The results file; an interrupted run goes on with it.  [default: its own name]"
@@ -64,21 +69,45 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
 def bench(**given: Any) -> None:
     """Measure plain decoding, DFlash, ReAnchor and ddtree side by side on the same prompts.
 
-    Exits with 1 when a greedy output differs from plain decoding and rounding can't explain it.
+    Exits with 1 when a greedy output differs from plain decoding and rounding can't explain it; so does --report.
     """
     from .outlet import tell
 
     with usage_errors():
         if given["files"] and not given["report"]:
             raise ValueError(f"what is {given['files'][0]}? Results are shown with --report FILE")
-        if given["analysis"]:
-            from .analysis import analyse
+        try:
+            if given["analysis"]:
+                from .analysis import analyse
 
-            return analyse(given, terms_of(given))
-        runs = read_runs(given["files"]) if given["report"] else [measured(given)]
+                check_pictures(given["plots"])
+                return analyse(given, terms_of(given))
+            runs = read_runs(given["files"]) if given["report"] else [measured(given)]
+        except KeyboardInterrupt:
+            kept = not (given["report"] or given["analysis"])
+            say("Interrupted" + "; the same command goes on where it stopped" * kept)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        if given["report"]:
+            check_pictures(given["plots"])
         faults = tell(runs, given["form"], given["plots"])
-    if faults and not given["report"]:
+    if faults:
         raise click.exceptions.Exit(1)
+
+
+def check_pictures(folder: str | None) -> None:
+    """ValueError when pictures could not be drawn there, before anything is measured for them."""
+    if folder is None:
+        return
+    from reanchor.benchmark.plots import INSTALL
+
+    if find_spec("matplotlib") is None:
+        raise ValueError(f"plots need matplotlib: {INSTALL}")
+    try:
+        Path(folder).expanduser().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"pictures cannot be drawn into {folder} ({error.strerror}); give --plots a folder"
+        ) from error
 
 
 def read_runs(files: tuple[str, ...]) -> list[Results]:
@@ -91,6 +120,9 @@ def read_runs(files: tuple[str, ...]) -> list[Results]:
 
 def measured(given: dict[str, Any]) -> Results:
     """The results of the run that the options describe, finished."""
+    from reanchor.benchmark.lock import locked
+    from reanchor.benchmark.results import is_new
+
     from .contest import contestants_of, conversation_of, header_of, output_path, prompt_sets, study_of
     from .generate import load, warn_of_thinking
 
@@ -103,46 +135,56 @@ def measured(given: dict[str, Any]) -> Results:
     contestants = contestants_of(pair, terms, study)
     header = header_of(pair, terms, sets, **study.header(), methods=[each.name for each in contestants])
     path = Path(given["output"]).expanduser() if given["output"] else output_path(header)
-    if study.sweeps and not path.exists():
-        first = conversation.encode(sets[0].prompts[0].turns[:1], [])
-        header["costs"] = study.costs(pair, terms, first).to_dict()
-    return carry_out(terms.bench(pair, conversation, contestants), sets, terms.temperatures, path, header)
+    bench = terms.bench(pair, conversation, contestants)
+    unfit = bench.unfit(sets)
+    with locked(path):
+        check_pictures(given["plots"])
+        if study.sweeps and is_new(path):
+            first = next(each for every in sets for each in every.prompts if each not in unfit)
+            header["costs"] = study.costs(pair, terms, bench.opening(first)).to_dict()
+        if unfit:
+            say(f"skipped for the length of their first turn: {', '.join(each.id for each in unfit)}")
+        return carry_out(bench, sets, path, header)
 
 
 def terms_of(given: dict[str, Any]) -> Terms:
     from .contest import Terms, temperatures_of
 
-    seed = 0 if given["seed"] is None else given["seed"]
     return Terms(
         given["target"],
         tuple(method for method in METHODS if method in given["methods"]),
         tuple(dict.fromkeys(given["peers"])),
         take(DecodeConfig, {**given, "method": "dflash"}),
-        SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], seed),
+        SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], given["seed"]),
         temperatures_of(given["temperature"]),
         given["raw"],
         given["thinking"],
+        given["confidence_threshold"],
+        given["limit"],
+        given["choice_seed"],
     )
 
 
-def carry_out(
-    bench: Bench, sets: list[PromptSet], temperatures: tuple[float, ...], path: Path, header: dict[str, Any]
-) -> Results:
+def carry_out(bench: Bench, sets: list[PromptSet], path: Path, header: dict[str, Any]) -> Results:
     """Run what the file does not hold yet, a line a prompt."""
     from reanchor.benchmark.results import open_results
+    from reanchor.benchmark.skip import Skip
 
     from .progress import Progress
 
     results = open_results(path, header)
-    total = sum(len(each.prompts) for each in sets) * len(temperatures)
-    if results.records:
-        say(f"{path} holds {len(results.records)} of {total} prompts; the rest is measured now")
+    total = results.total or 0
+    if results.done:
+        say(f"{path} holds {len(results.done)} of {total} prompts; the rest is measured now")
     else:
         say(f"Results go to {path}")
-    with Progress(total, results) as progress:
-        for record in bench.run(sets, temperatures, results.done):
-            results.append(record)
-            progress.advance(record)
-            for each in record.differences:
-                say(f"{record.dataset} {record.id}: {each}")
+    with Progress(total - len(results.skips), results) as progress:
+        for each in bench.run(sets, header["temperatures"], results.done):
+            results.append(each)
+            if isinstance(each, Skip):
+                say(f"{each.dataset} {each.id}: skipped, {each.skipped}")
+                continue
+            progress.advance(each)
+            for difference in each.differences:
+                say(f"{each.dataset} {each.id}: {difference}")
     return results

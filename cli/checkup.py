@@ -136,7 +136,9 @@ def tokenizers(pair: Pair, folder: Path | None) -> str:
     """The drafter's own tokenizer, where its folder has one, compared with the target's by content."""
     if pair.tokenizer is None:
         return "the target has none"
-    own = None if folder is None else load_tokenizer(str(folder))
+    if folder is None:
+        return "the target's"
+    own = load_tokenizer(str(folder))
     if own is None:
         return "the target's; the drafter brings none"
     ours, theirs = pair.tokenizer.get_vocab(), own.get_vocab()

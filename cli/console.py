@@ -27,7 +27,8 @@ def usage_errors() -> Iterator[None]:
 
 
 def say(message: str) -> None:
-    console.print(message, style="dim", markup=False)
+    """A line a message, however long: a log is searched by lines, and a terminal breaks them itself."""
+    console.print(message, style="dim", markup=False, soft_wrap=True)
 
 
 class OutputClosed(click.ClickException):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import reanchor
-from reanchor.benchmark import ablations, costs, sweep
+from reanchor.benchmark import ablations, costs, fingerprint, sweep
 from reanchor.benchmark.contestant import Contestant, Engine, HuggingFace
 from reanchor.benchmark.conversation import Conversation
 from reanchor.benchmark.costs import Costs
@@ -52,6 +52,9 @@ class Terms:
     temperatures: tuple[float, ...]
     raw: bool
     thinking: bool | None
+    confidence_threshold: float
+    limit: int | None  # prompts of every set
+    choice_seed: int
 
     def bench(self, pair: Pair, conversation: Conversation, contestants: Sequence[Contestant]) -> Bench:
         target = SpeculativeDecoder(pair.target, None, self.decode).target
@@ -177,8 +180,23 @@ def header_of(pair: Pair, terms: Terms, sets: Sequence[PromptSet], **more: Any) 
         "temperatures": list(terms.temperatures),
         "raw": terms.raw,
         "thinking": terms.thinking,
+        "confidence_threshold": terms.confidence_threshold,
+        "limit": terms.limit,
+        "choice_seed": terms.choice_seed,
+        "sources": {each.name: each.source for each in sets},
+        "texts": {each.name: fingerprint.of_prompts(each) for each in sets},
+        "weights": weights_of(pair),
         "prompts": {each.name: [prompt.id for prompt in each.prompts] for each in sets},
         **more,
+    }
+
+
+def weights_of(pair: Pair) -> dict[str, str | None]:
+    """What lies behind the names of target and drafter."""
+    folder = drafter_folder(pair)
+    return {
+        "target": fingerprint.of_target(pair.target),
+        "drafter": None if folder is None else fingerprint.of_checkpoint(folder),
     }
 
 

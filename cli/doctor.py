@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,23 +39,32 @@ def doctor(**given: Any) -> None:
 
 
 def examine(given: dict[str, Any]) -> tuple[dict[str, dict[str, str]], bool]:
-    """Facts by section, and whether the pair is well."""
+    """Facts by section, and whether the pair is well. A drafter that doesn't fit hides nothing about the target."""
     from . import checkup
-    from .contest import drafter_folder
 
-    facts = {"versions": checkup.versions(), "devices": checkup.machine()}
+    facts: dict[str, dict[str, str]] = {"versions": checkup.versions(), "devices": checkup.machine()}
     try:
-        pair = load(given)
-        facts["pair"] = checkup.fit(pair, drafter_folder(pair))
-        facts["attention"] = checkup.attention(pair)
-        facts["memory"] = checkup.memory(pair, given["context"])
+        pair = target_of(given)
     except ValueError as error:
-        facts["pair"] = {**facts.get("pair", {}), "trouble": str(error)}
-        return facts, False
-    return facts, "DIFFERENT" not in facts["pair"]["tokenizer"]
+        return {**facts, "pair": {"trouble": str(error)}}, False
+    pair, trouble = joined(pair, given)
+    sections = {
+        "pair": lambda: checkup.fit(pair, folder_of(pair)),
+        "attention": lambda: checkup.attention(pair),
+        "memory": lambda: checkup.memory(pair, given["context"]),
+    }
+    for name, look in sections.items():
+        try:
+            facts[name] = look()
+        except ValueError as error:
+            facts[name], trouble = {}, trouble or str(error)
+    if trouble:
+        unloaded = {} if pair.drafter else {"drafter": "not loaded"}
+        facts["pair"] = {**facts["pair"], **unloaded, "trouble": trouble}
+    return facts, not trouble and "DIFFERENT" not in facts["pair"]["tokenizer"]
 
 
-def load(given: dict[str, Any]) -> Pair:
+def target_of(given: dict[str, Any]) -> Pair:
     """Like generate's, but a target without a tokenizer is a fact, not an end."""
     from transformers.utils import logging
 
@@ -63,14 +74,40 @@ def load(given: dict[str, Any]) -> Pair:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    names = ("dtype", "device", "confidence_threshold")
-    return load_pair(given["target"], given["drafter"], **{name: given[name] for name in names}, say=say)
+    return load_pair(given["target"], None, dtype=given["dtype"], device=given["device"], say=say)
+
+
+def joined(pair: Pair, given: dict[str, Any]) -> tuple[Pair, str]:
+    """The target with its drafter, or with the name of one that doesn't fit and why."""
+    from reanchor.drafters.published import AUTO
+    from reanchor.loading import choose, drafter_for
+
+    from .console import say
+
+    named = given["drafter"]
+    try:
+        named = choose(given["target"], say) if named == AUTO else named
+        drafter = drafter_for(named, pair.target, given["confidence_threshold"])
+    except ValueError as error:
+        return replace(pair, drafter_name=None if named == AUTO else named), str(error)
+    return replace(pair, drafter=drafter, drafter_name=named), ""
+
+
+def folder_of(pair: Pair) -> Path | None:
+    """Of the drafter, where it has one; that it has none was said when it was loaded."""
+    from .contest import drafter_folder
+
+    try:
+        folder = drafter_folder(pair)
+    except ValueError:
+        return None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def show(facts: dict[str, dict[str, str]]) -> None:
     """Plain lines, so that they can be piped and pasted into a report."""
     for section, lines in facts.items():
         write(f"{section}\n")
-        width = max(map(len, lines))
+        width = max(map(len, lines), default=0)
         for name, value in lines.items():
             write(f"  {name:<{width}}  {value}\n")

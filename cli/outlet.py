@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from reanchor.benchmark.comparison import Contrast, contrasts
-from reanchor.benchmark.report import cells
+from reanchor.benchmark.comparison import contrasts
 from reanchor.benchmark.results import Results
 
 from .console import say, write
-from .grid import Grid, csv_of
+from .figures import csv_of, json_of
+from .grid import Grid
 from .scoreboard import contrast_grid, grids
 
 WIDTH = 200  # of tables that are not shown on a terminal
@@ -24,9 +22,9 @@ def tell(runs: Sequence[Results], form: str | None, plots: str | None) -> int:
     """Say what the runs show; the number of faults in them."""
     found = contrasts(runs[0].records, runs[1].records) if len(runs) == 2 else []
     if form == "json":
-        write(json.dumps(as_object(runs, found), ensure_ascii=False) + "\n")
+        write(json_of(runs, found))
     elif form == "csv":
-        write("".join(csv_of(cells(each.records)) for each in runs))
+        write(csv_of(runs))
     else:
         shown = [grid for each in runs for grid in grids(each)]
         if found:
@@ -37,23 +35,6 @@ def tell(runs: Sequence[Results], form: str | None, plots: str | None) -> int:
     return sum(each.fault for run in runs for record in run.records for each in record.differences)
 
 
-def as_object(runs: Sequence[Results], found: Sequence[Contrast]) -> dict[str, Any]:
-    figures = [
-        {
-            "file": str(each.path),
-            "header": each.header,
-            "cells": [cell.to_dict() for cell in cells(each.records)],
-            "differences": [
-                {"dataset": record.dataset, "id": record.id, **vars(difference)}
-                for record in each.records
-                for difference in record.differences
-            ],
-        }
-        for each in runs
-    ]
-    return {"runs": figures, "comparison": [vars(each) for each in found]}
-
-
 def show(shown: Sequence[Grid], markdown: bool) -> None:
     if markdown:
         write("\n".join(grid.markdown() for grid in shown))
@@ -62,7 +43,8 @@ def show(shown: Sequence[Grid], markdown: bool) -> None:
     if not paper.is_terminal:
         paper.width = WIDTH
     for grid in shown:
-        paper.print(grid.rich())
+        for part in grid.rich(paper.width, screen=paper.is_terminal):
+            paper.print(part)
 
 
 def picture(runs: Sequence[Results], folder: Path) -> None:
@@ -70,5 +52,5 @@ def picture(runs: Sequence[Results], folder: Path) -> None:
 
     for each in runs:
         own = folder if len(runs) == 1 else folder / each.path.stem
-        for path in draw(each.records, own):
+        for path in draw(each, own):
             say(f"drew {path}")

@@ -157,6 +157,10 @@ class SamplingConfig:
             raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         if not self.temperature >= 0:
             raise ValueError(f"temperature must be 0 (greedy) or positive, got {self.temperature}")
+        if self.temperature == float("inf"):
+            raise ValueError(
+                "temperature must be finite, got inf: every token would be as likely as any other"
+            )
         if 0 < self.temperature < COLDEST:
             raise ValueError(
                 f"temperature {self.temperature} takes scores out of float32's range; say 0 for greedy, or at least "

@@ -41,6 +41,10 @@ class Source:
     files: tuple[str, ...] = ()
     whole: bool = False  # small: taken whole unless a limit is asked for
 
+    @property
+    def address(self) -> str:
+        return " ".join((*self.place, self.split, *self.files))
+
 
 def math_turns(question: str) -> list[str]:
     return [f"{question}\nPlease reason step by step, and put your final answer within \\boxed{{}}."]
@@ -156,6 +160,7 @@ class PromptSet:
     name: str
     prompts: tuple[Prompt, ...]
     of: int = field(default=0)  # rows the source has
+    source: str = ""  # where it lies: a file, the hub's address, or what ships
 
 
 def load_set(
@@ -164,25 +169,29 @@ def load_set(
     """A set by name, from `data_dir` where one is given, else what ships or the hub."""
     if name == DEMO and data_dir is None:
         rows: Iterable[Prompt] = read_file(DEMO_FILE)
+        source = "shipped"
     elif data_dir is not None:
-        rows = read_file(file_of(name, Path(data_dir).expanduser()))
+        file = file_of(name, Path(data_dir).expanduser())
+        rows, source = read_file(file), str(file)
     elif name in SOURCES:
-        rows = fetch(name, SOURCES[name])
+        rows, source = fetch(name, SOURCES[name]), SOURCES[name].address
     else:
         known = ", ".join((DEMO, *SOURCES))
         raise ValueError(
             f"no dataset {name!r}: known are {known}; an own file is given with --prompts FILE or --data-dir"
         )
-    return chosen(name, tuple(rows), limit, seed)
+    return chosen(name, tuple(rows), limit, seed, source)
 
 
 def load_file(path: str | Path, limit: int | None = None, seed: int = 0) -> PromptSet:
     """A set of one's own: a JSONL file with `turns`, and perhaps `id` and `reference`, in every line."""
     file = Path(path).expanduser()
-    return chosen(file.stem, tuple(read_file(file)), limit, seed)
+    return chosen(file.stem, tuple(read_file(file)), limit, seed, str(file))
 
 
-def chosen(name: str, prompts: tuple[Prompt, ...], limit: int | None, seed: int) -> PromptSet:
+def chosen(
+    name: str, prompts: tuple[Prompt, ...], limit: int | None, seed: int, source: str = ""
+) -> PromptSet:
     """A random choice of `limit` prompts in the source's order; a smaller limit chooses among the same ones."""
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 prompt, got {limit}")
@@ -190,7 +199,7 @@ def chosen(name: str, prompts: tuple[Prompt, ...], limit: int | None, seed: int)
     count = limit if limit is not None else len(prompts) if whole else LIMIT
     order = list(range(len(prompts)))
     random.Random(seed).shuffle(order)
-    return PromptSet(name, tuple(prompts[index] for index in sorted(order[:count])), len(prompts))
+    return PromptSet(name, tuple(prompts[index] for index in sorted(order[:count])), len(prompts), source)
 
 
 def file_of(name: str, folder: Path) -> Path:
@@ -205,7 +214,7 @@ def file_of(name: str, folder: Path) -> Path:
 
 def read_file(path: Path) -> Iterator[Prompt]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the prompts of {path}: {error}") from error
     seen: set[str] = set()
@@ -231,8 +240,10 @@ def prompt_of(line: str, where: str, number: str) -> Prompt:
     turns = row["turns"]
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn for turn in turns):
         raise ValueError(f"{where}: 'turns' must be a list of texts, none empty, got {turns!r:.80}")
-    reference = row.get("reference")
-    return Prompt(str(row.get("id", number)), tuple(turns), None if reference is None else as_text(reference))
+    reference, own = row.get("reference"), row.get("id")
+    return Prompt(
+        number if own is None else str(own), tuple(turns), None if reference is None else as_text(reference)
+    )
 
 
 def as_text(value: Any) -> str:

@@ -202,7 +202,13 @@ class _Run:
             end_ids=end_ids(config),
             record=record,
         )
-        recorder = Recorder(str(self.decoder.config.method), len(prompt), self.decoder.synchronize())
+        recorder = Recorder(
+            str(self.decoder.config.method),
+            len(prompt),
+            self.decoder.synchronize(),
+            proposals=self.decoder.drafter.proposals,
+            limit=config.max_length - len(padded),
+        )
         tokens: list[int] = []
         cache: TreeCache | None = None
         for step in self.decoder.decode(prompt, choice=choice, stage=recorder.stage):

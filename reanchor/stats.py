@@ -35,6 +35,9 @@ class Round:
     why: str | None = None
     expected: float | None = None  # tokens that the prices of its trie promised, bonus included
     edges: list[tuple[float, bool]] = field(default_factory=list)  # (price, taken) below accepted nodes
+    full: bool | None = (
+        None  # as many drafts accepted as a block has; None without a drafter or room for a block
+    )
 
 
 class Stopwatch:
@@ -126,6 +129,11 @@ class Stats:
             rates.append(sum(each.accepted >= position for each in reached) / len(reached))
         return rates
 
+    def full_rounds(self) -> float | None:
+        """Share of the rounds with room for a whole block in which as many drafts as it has were accepted."""
+        told = [each.full for each in self.rounds if each.full is not None]
+        return sum(told) / len(told) if told else None
+
     def add(self, other: Stats) -> None:
         """Fold another decode's figures in."""
         self.prompt_tokens += other.prompt_tokens
@@ -150,9 +158,7 @@ class Stats:
             "retained_per_round": self._mean(self._total("retained")),
             "shifted_share": shifted / decoded if decoded else None,
             "verifier_path_share": path / decoded if decoded else None,
-            "full_rounds": self._mean(
-                sum(each.depth > 0 and each.accepted == each.depth for each in self.rounds)
-            ),
+            "full_rounds": self.full_rounds(),
             "time_to_first_token": self.time_to_first_token,
             "decode_seconds": seconds,
             "tokens_per_second": decoded / seconds if seconds else None,
@@ -179,13 +185,21 @@ class Stats:
 class Recorder:
     """Makes Stats of the steps of one decode. Give its `stage` to the loop and every step to `add`, at once.
 
-    Time the consumer spends between two steps is not the round's.
+    Time the consumer spends between two steps is not the round's. proposals: of the drafter's block; limit: tokens of
+    the whole answer.
     """
 
     def __init__(
-        self, method: str, prompt_tokens: int, synchronize: Callable[[], None] | None = None
+        self,
+        method: str,
+        prompt_tokens: int,
+        synchronize: Callable[[], None] | None = None,
+        *,
+        proposals: int = 0,
+        limit: int = 0,
     ) -> None:
         self.stats = Stats(method, prompt_tokens)
+        self.proposals, self.limit = proposals, limit
         self._watch = Stopwatch(synchronize)
         self._resumed: float | None = None
 
@@ -199,6 +213,7 @@ class Recorder:
     def add(self, step: Step) -> None:
         seconds = self._watch.now() - (self._resumed if self._resumed is not None else self._watch.now())
         laps, self._watch.laps, self._resumed = self._watch.laps, {}, None
+        room = self.limit - self.stats.tokens - 1  # for drafts; a bonus token follows them
         self.stats.tokens += len(step.tokens)
         if "prefill" in laps:
             self.stats.time_to_first_token = seconds
@@ -221,5 +236,6 @@ class Recorder:
                 why=step.plan.why if step.plan and step.tree.values else None,
                 expected=sum(step.tree.values) or None,
                 edges=step.edges,
+                full=step.accepted >= self.proposals if 0 < self.proposals <= room else None,
             )
         )

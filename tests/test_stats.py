@@ -10,6 +10,7 @@ import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import Step, Tree, Verdict
+from reanchor.proposal import Trie
 from reanchor.stats import Recorder, Round, Stats
 from tests.tiny import ScriptedDrafter, greedy, tiny_target
 
@@ -21,7 +22,7 @@ def record(mode: str, new: int) -> Stats:
     model = tiny_target("llama")
     drafter = ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, new), mode)
     decoder = SpeculativeDecoder(model, drafter, DecodeConfig("reanchor"))
-    recorder = Recorder("reanchor", len(PROMPT))
+    recorder = Recorder("reanchor", len(PROMPT), proposals=drafter.proposals, limit=new)
     for step in decoder.decode(PROMPT, SamplingConfig(max_new_tokens=new), stage=recorder.stage):
         recorder.add(step)
     return recorder.stats
@@ -41,11 +42,42 @@ def test_a_useless_drafter_by_hand():
     stats = record("wrong", 4)
     figures = stats.to_dict()
     assert figures["rounds"] == 3 and figures["tau"] == 1 and figures["drafts_accepted_per_round"] == 0
-    assert figures["position_rates"] == [0] and figures["full_rounds"] == 0
+    assert figures["position_rates"] == [0]
+    assert figures["full_rounds"] is None  # none had room for the four drafts of a block
+    assert record("wrong", 8).to_dict()["full_rounds"] == 0
     # the depth is cut to the tokens still allowed: 2 drafts, then 1, then none and no call of the drafter's worth
     assert [each.depth for each in stats.rounds] == [2, 1, 0]
     assert [each.retained for each in stats.rounds] == [0, 2, 1]
     assert [each.blocks for each in stats.rounds] == [1, 3, 0]
+
+
+@pytest.mark.parametrize(
+    "depth, accepted, limit, full",
+    [
+        (6, 4, 99, True),  # a shifted block went on beyond the four, and was not taken whole
+        (3, 3, 99, False),  # all of a trie that is no block
+        (4, 3, 99, False),
+        (4, 4, 6, True),  # the prefill's token, four drafts, the bonus
+        (3, 3, 5, None),  # no room for the fourth
+    ],
+)
+def test_a_full_round_is_one_with_a_block_s_worth_of_drafts(depth, accepted, limit, full):
+    recorder = Recorder("reanchor", 4, proposals=4, limit=limit)
+    with recorder.stage("prefill"):
+        pass
+    recorder.add(chain_step(0, 0))
+    recorder.add(chain_step(depth, accepted))
+    (only,) = recorder.stats.rounds
+    assert (only.full, recorder.stats.full_rounds()) == (full, full)
+
+
+def chain_step(depth: int, accepted: int) -> Step:
+    """One path, of which so many drafts are taken."""
+    trie = Trie(0)
+    trie.insert(list(range(depth + 1)), 0)
+    tokens = [*range(1, accepted + 1), 50]
+    verdict = Verdict(list(range(accepted + 1)), tokens, [], False)
+    return Step(tokens, trie.freeze(), verdict, 1, 0, False)
 
 
 def test_times_add_up_and_the_dict_is_json():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from reanchor.benchmark.bootstrap import paired_p_value
 from reanchor.benchmark.record import Record
-from reanchor.benchmark.report import ALL, fastest_plain, pace, totals
+from reanchor.benchmark.report import ALL, fastest_plain, faults_of, pace, speedup, totals
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,9 @@ class Contrast:
     prompts: int  # measured in both
     taus: tuple[float, float]
     tau_p: float  # that the mean difference of the prompts' acceptance lengths is zero
-    speed_ratio: float  # tokens per second
-    speed_p: float
+    faults: tuple[int, int]  # with any, tokens per second of two outputs mean nothing: no speed is compared
+    speed_ratio: float | None  # tokens per second
+    speed_p: float | None
     speedups: tuple[float, float] | None  # over plain decoding within each run
     speedup_p: float | None
 
@@ -52,15 +53,9 @@ def contrast(
 ) -> Contrast:
     sides = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     taus = [per_prompt_tau(side, method) for side in sides]
-    paces = [[log_pace(each, method) for each in side] for side in sides]
+    faults = faults_of(sides[0], method), faults_of(sides[1], method)
+    given = not any(faults) and all(0 < pace(side, method) < math.inf for side in sides)
     plains = fastest_plain(sides[0]), fastest_plain(sides[1])
-    ups = None
-    if plains[0] and plains[1]:
-        ups = [
-            [log_pace(each, plain) - log_pace(each, method) for each in side]
-            for side, plain in zip(sides, plains, strict=True)
-            if plain
-        ]
     return Contrast(
         dataset,
         temperature,
@@ -68,16 +63,25 @@ def contrast(
         len(pairs),
         (micro_tau(sides[0], method), micro_tau(sides[1], method)),
         paired_p_value(differences(taus)),
-        pace(sides[0], method) / pace(sides[1], method),
-        paired_p_value(differences(paces)),
-        None
-        if ups is None
-        else (
-            pace(sides[0], plains[0] or "") / pace(sides[0], method),
-            pace(sides[1], plains[1] or "") / pace(sides[1], method),
-        ),
-        None if ups is None else paired_p_value(differences(ups)),
+        faults,
+        pace(sides[0], method) / pace(sides[1], method) if given else None,
+        paired_p_value(differences([log_paces(side, method) for side in sides])) if given else None,
+        *speedups_of(sides, method, plains[0], plains[1] if given else None),
     )
+
+
+def speedups_of(
+    sides: tuple[list[Record], list[Record]], method: str, first: str | None, second: str | None
+) -> tuple[tuple[float, float] | None, float | None]:
+    """Over plain decoding `first` and `second` of the two runs, and p of their difference."""
+    if first is None or second is None:
+        return None, None
+    gains = [
+        differences([log_paces(side, method), log_paces(side, plain)])
+        for side, plain in zip(sides, (first, second), strict=True)
+    ]
+    ups = speedup(sides[0], first, method), speedup(sides[1], second, method)
+    return ups, paired_p_value(differences(gains))
 
 
 def differences(sides: Sequence[Sequence[float]]) -> list[float]:
@@ -96,7 +100,7 @@ def per_prompt_tau(records: Sequence[Record], method: str) -> list[float]:
     ]
 
 
-def log_pace(record: Record, method: str) -> float:
-    """Logarithm of seconds per token, so that ratios are compared."""
-    value = pace([record], method)
-    return math.log(value) if 0 < value < math.inf else 0.0
+def log_paces(records: Sequence[Record], method: str) -> list[float]:
+    """Logarithms of every prompt's seconds per token, so that ratios are compared."""
+    values = [pace([each], method) for each in records]
+    return [math.log(value) if 0 < value < math.inf else 0.0 for value in values]

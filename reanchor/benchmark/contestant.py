@@ -59,7 +59,13 @@ class Engine:
 
     def decode(self, ids: list[int], sampling: SamplingConfig) -> Outcome:
         device = self.decoder.target.device
-        recorder = Recorder(str(self.decoder.config.method), len(ids), self.decoder.synchronize())
+        recorder = Recorder(
+            str(self.decoder.config.method),
+            len(ids),
+            self.decoder.synchronize(),
+            proposals=self.decoder.drafter.proposals,
+            limit=sampling.max_new_tokens,
+        )
         tokens: list[int] = []
         memory.reset_peak(device)
         for step in self.decoder.decode(ids, sampling, end_ids=self.ends, stage=recorder.stage):
@@ -77,6 +83,20 @@ class Engine:
             memory.peak(device),
             {} if self.counter is None else self.counter.take(),
         )
+
+    def costs(self, sample: bool) -> dict[str, Any] | None:
+        """What method auto weighed its rounds by: seconds by nodes and by blocks behind `context` tokens, and more for
+        every token of context; None for other methods, and where a budget is given.
+        """
+        found = self.decoder.costs(sample)
+        if found is None:
+            return None
+        return {"context": found.measured, **by_size(found.curves), "slopes": by_size(found.slopes)}
+
+
+def by_size(curves: dict[str, dict[int, float]]) -> dict[str, dict[str, float]]:
+    """With sizes as JSON has them."""
+    return {name: {str(size): cost for size, cost in curve.items()} for name, curve in curves.items()}
 
 
 class PassClock:

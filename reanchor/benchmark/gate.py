@@ -36,7 +36,8 @@ class Difference:
     def __str__(self) -> str:
         kind = "fault" if self.fault else "tie"
         noise = "" if self.noise is None else f", noise {self.noise:.3g}"
-        return f"{self.method}: token {self.index} differs, top-2 logit gap {self.gap:.3g}{noise}: {kind}"
+        gaps = f"top-2 logit gap {self.gap:.3g}, loss {self.loss:.3g}{noise}"
+        return f"{self.method}: token {self.index} differs, {gaps}: {kind}"
 
 
 def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:

@@ -22,6 +22,13 @@ class Record:
     turns: list[dict[str, Outcome]]  # [turns], by contestant
     differences: list[Difference] = field(default_factory=list)
     right: dict[str, bool] = field(default_factory=dict)  # where a reference answer could be compared
+    cut: list[str] = field(
+        default_factory=list
+    )  # where it could not: the token limit came before a final answer
+    resumed: bool = False  # the first after an interruption: what method auto had learnt before was gone
+    costs: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # of auto, in the first to use them since a start
 
     @property
     def key(self) -> Key:

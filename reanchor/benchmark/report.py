@@ -40,12 +40,15 @@ class Cell:
     decode_seconds: float
     nodes_per_round: float | None
     blocks_per_round: float | None
-    full_rounds: float | None  # share of rounds in which all that was drafted was taken
+    full_rounds: (
+        float | None
+    )  # share in which a block's worth of drafts was accepted, of rounds with room for it
     shifted_share: float | None
     stage_seconds: dict[str, float]
     peak_memory: int | None
     accuracy: float | None
     judged: int  # answers that could be judged
+    cut: int  # answers that could not, since the token limit cut them
     ties: int
     faults: int
     counts: dict[str, int] = field(default_factory=dict)
@@ -76,7 +79,7 @@ def cell(dataset: str, temperature: float, records: list[Record], method: str, i
     stats = folded(method, outcomes)
     figures = stats.to_dict(rounds=False)
     differences = [each for record in records for each in record.differences if each.method == method]
-    faults = sum(each.fault for each in differences)
+    faults = faults_of(records, method)
     decoded, passes, seconds = totals(records, method)
     plain = fastest_plain(records)
     given = plain is not None and not faults and sum(seconds) > 0 and sum(decoded) > 0
@@ -106,6 +109,7 @@ def cell(dataset: str, temperature: float, records: list[Record], method: str, i
         peak_memory=max(memories, default=None),
         accuracy=sum(right) / len(right) if right else None,
         judged=len(right),
+        cut=sum(method in record.cut for record in records),
         ties=len(differences) - faults,
         faults=faults,
         counts=summed(outcomes),
@@ -143,9 +147,13 @@ def pace(records: Sequence[Record], method: str) -> float:
     return sum(seconds) / sum(decoded) if sum(decoded) else float("inf")
 
 
+def faults_of(records: Sequence[Record], method: str) -> int:
+    return sum(each.fault for record in records for each in record.differences if each.method == method)
+
+
 def fastest_plain(records: Sequence[Record]) -> str | None:
-    """The strongest baseline of these records."""
-    there = [name for name in PLAIN if name in records[0].methods]
+    """The strongest baseline of these records; a way of plain decoding with a fault is none."""
+    there = [name for name in PLAIN if name in records[0].methods and not faults_of(records, name)]
     return min(there, key=lambda name: pace(records, name)) if there else None
 
 

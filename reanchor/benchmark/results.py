@@ -7,15 +7,19 @@ another run, or a damaged one, is refused and left as it is.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reanchor.benchmark import record
+from reanchor.benchmark import header as headers
+from reanchor.benchmark import record, shape
 from reanchor.benchmark.record import Key, Record
+from reanchor.benchmark.skip import Skip
 
 FORMAT = 1
 INCIDENTAL = ("started", "costs")  # header fields in which two parts of one run may differ
+AGAIN = "restore the file, or delete that line to measure its prompt again"
 
 
 @dataclass
@@ -23,83 +27,155 @@ class Results:
     path: Path
     header: dict[str, Any]
     records: list[Record] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
 
     @property
     def done(self) -> set[Key]:
-        return {each.key for each in self.records}
+        return {each.key for each in self.records} | {each.key for each in self.skips}
 
-    def append(self, each: Record) -> None:
+    @property
+    def total(self) -> int | None:
+        """Prompts of the whole run, once a temperature; None where the header does not tell."""
+        if not {"prompts", "temperatures"} <= self.header.keys():
+            return None
+        return sum(map(len, self.header["prompts"].values())) * len(self.header["temperatures"])
+
+    @property
+    def state(self) -> str:
+        """What is not as it should be at the end: prompts still to be measured, and those that could not be."""
+        parts = []
+        if self.total is not None and len(self.done) < self.total:
+            parts.append(f"{len(self.done)} of {self.total} prompts")
+        if self.skips:
+            parts.append(f"{len(self.skips)} skipped")
+        return ", ".join(parts)
+
+    def append(self, each: Record | Skip) -> None:
         with self.path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(each.to_dict()) + "\n")
-        self.records.append(each)
+        self.keep(each)
+
+    def keep(self, each: Record | Skip) -> None:
+        if isinstance(each, Skip):
+            self.skips.append(each)
+        else:
+            self.records.append(each)
 
 
 def open_results(path: Path, header: dict[str, Any]) -> Results:
     """Begin a file, or go on with one of the very same run."""
     header = json.loads(json.dumps({"format": FORMAT, **header}))
-    if not path.exists():
+    if is_new(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(header) + "\n", encoding="utf-8")
         return Results(path, header)
     found = read_results(path)
-    differing = sorted(
-        name
-        for name in header.keys() | found.header.keys()
-        if name not in INCIDENTAL and header.get(name) != found.header.get(name)
-    )
-    if differing:
-        said = "; ".join(
-            f"{name}: {found.header.get(name)!r:.120} there, {header.get(name)!r:.120} now"
-            for name in differing
-        )
+    said = differences(found.header, header)
+    if said:
         raise ValueError(f"{path} is of another run ({said}); give another --output, or move the file away")
-    cut_torn_line(path)
+    end_last_line(path)
     return found
 
 
+def differences(there: dict[str, Any], now: dict[str, Any]) -> str:
+    """The fields of two headers that differ, those inside of fields by their own names."""
+    left, right = flat(there), flat(now)
+    names = sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
+    return "; ".join(f"{name}: {left.get(name)!r:.120} there, {right.get(name)!r:.120} now" for name in names)
+
+
+def flat(header: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in header.items():
+        if name in INCIDENTAL:
+            continue
+        if isinstance(value, dict):
+            fields.update({f"{name}.{key}": part for key, part in value.items()})
+        else:
+            fields[name] = value
+    return fields
+
+
+def is_new(path: Path) -> bool:
+    """Is there nothing yet?"""
+    return not path.exists() or (path.is_file() and not path.stat().st_size)
+
+
 def read_results(path: Path) -> Results:
-    """Header and records; a last line without its end is one that was being written, and is left out."""
+    """Header and records; the beginning of a line whose writing was interrupted is left out."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the results of {path}: {error}") from error
-    header = parsed(lines[0], path, 1) if len(lines) > 1 else {}
-    if header.get("format") != FORMAT:
-        raise ValueError(f"{path} is no results file of this version; its first line must be the header")
-    records = [
-        record_of(parsed(line, path, number), path, number) for number, line in enumerate(lines[1:-1], 2)
-    ]
-    return Results(path, header, records)
+    if not is_whole(lines[-1]):
+        lines.pop()
+    results = Results(path, header_in(lines, path))
+    seen: dict[Key, int] = {}
+    for number, line in enumerate(lines[1:], 2):
+        if line.strip():
+            each = each_of(line, results.header, path, number)
+            if each.key in seen:
+                repeated = f"it repeats the prompt of line {seen[each.key]}"
+                raise damaged(path, number, repeated, "delete one of the two")
+            seen[each.key] = number
+            results.keep(each)
+    return results
 
 
-def parsed(line: str, path: Path, number: int) -> dict[str, Any]:
+def header_in(lines: Sequence[str], path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        header = json.loads(lines[0]) if lines else None
+    except json.JSONDecodeError:
+        header = None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is no results file of this version, whose first line is the header of a run; name one that "
+            "`reanchor bench` wrote, and leave this one, or move it away"
+        )
+    if found := headers.trouble_of(header):
+        raise damaged(path, 1, found, "restore the file, or move it away and measure again")
+    return header
+
+
+def each_of(line: str, header: dict[str, Any], path: Path, number: int) -> Record | Skip:
+    try:
+        given = json.loads(line)
     except json.JSONDecodeError as error:
         raise damaged(path, number, str(error)) from error
-    if not isinstance(value, dict):
+    if not isinstance(given, dict):
         raise damaged(path, number, "not an object")
-    return value
-
-
-def record_of(given: dict[str, Any], path: Path, number: int) -> Record:
+    kept = "skipped" in given
+    found = shape.object_trouble(given, Skip, "", {}) if kept else shape.trouble_of(given, header["methods"])
+    if found:
+        raise damaged(path, number, found)
     try:
-        return record.from_dict(given)
-    except (KeyError, TypeError, IndexError) as error:
-        raise damaged(path, number, f"{type(error).__name__}: {error}") from error
+        return Skip(**given) if kept else record.from_dict(given)
+    except TypeError as error:
+        raise ValueError(
+            f"{path}, line {number} has a field that this version does not know ({error}); read it with the version "
+            "that wrote it"
+        ) from error
 
 
-def damaged(path: Path, number: int, reason: str) -> ValueError:
-    return ValueError(
-        f"{path}, line {number} is damaged ({reason}); restore the file, or delete that line to measure its "
-        "prompt again"
-    )
+def damaged(path: Path, number: int, reason: str, remedy: str = AGAIN) -> ValueError:
+    return ValueError(f"{path}, line {number} is damaged ({reason}); {remedy}")
 
 
-def cut_torn_line(path: Path) -> None:
-    """Remove what stands after the last line end: the beginning of a record whose writing was interrupted."""
+def is_whole(line: str) -> bool:
+    """Is a last line, without its end, a whole one all the same?"""
+    try:
+        return isinstance(json.loads(line), dict)
+    except json.JSONDecodeError:
+        return False
+
+
+def end_last_line(path: Path) -> None:
+    """What stands after the last line end gets its own, or is cut: the beginning of an interrupted line."""
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
-    if whole < len(data):
+    if is_whole(data[whole:].decode(errors="replace")):
+        with path.open("ab") as stream:
+            stream.write(b"\n")
+    elif whole < len(data):
         with path.open("r+b") as stream:
             stream.truncate(whole)

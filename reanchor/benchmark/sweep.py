@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from transformers import PreTrainedModel
 
 from reanchor.benchmark.contestant import Contestant, Engine, HuggingFace
-from reanchor.config import DecodeConfig
+from reanchor.config import DEFAULT_NODES, DecodeConfig
 from reanchor.drafters.base import Drafter
 
 UNLIMITED = "none"
@@ -26,7 +26,17 @@ class Sweep:
     methods: tuple[str, ...]
 
     def name(self, method: str, value: Any) -> str:
+        """Says the real budget: ddtree has an end of its own where it is given none."""
+        if value is None and self.knob == "max_nodes" and method == "ddtree":
+            value = DEFAULT_NODES[method]
         return f"{method} {self.knob}={UNLIMITED if value is None else value}"
+
+    def runs(self) -> list[tuple[str, str, Any]]:
+        """Name, method and value of every contestant, each once."""
+        named = {
+            self.name(method, value): (method, value) for value in self.values for method in self.methods
+        }
+        return [(name, method, value) for name, (method, value) in named.items()]
 
 
 def parse(text: str, methods: Sequence[str] = ()) -> Sweep:
@@ -75,10 +85,9 @@ def contestants_of(
         elif method in once:
             made.append(Engine(method, model, drafter, replace(base, **settings[method])))
     for sweep in sweeps:
-        for value in sweep.values:
-            for method in sweep.methods:
-                config = replace(base, **{**settings[method], sweep.knob: value})
-                made.append(Engine(sweep.name(method, value), model, drafter, config))
+        for name, method, value in sweep.runs():
+            config = replace(base, **{**settings[method], sweep.knob: value})
+            made.append(Engine(name, model, drafter, config))
     return made
 
 

@@ -55,6 +55,23 @@ def within(pages: Range, ranges: Iterable[Range]) -> bool:
     return any(low <= pages[0] and pages[1] <= high for low, high in ranges)
 
 
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same pages in as few ranges as there can be."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def drop(pages: Range) -> None:
+    """Give back pages of `clean_files` that nobody wrote to; who reads them after all reads them from the file."""
+    size = ctypes.c_size_t(pages[1] - pages[0])
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(pages[0]), size, mmap.MADV_DONTNEED)
+
+
 def written(pages: Sequence[Range]) -> bool:
     """Whether one of these pages of `clean_files` was written to since: it is this process's own then."""
     if not pages:
@@ -69,13 +86,11 @@ def written(pages: Sequence[Range]) -> bool:
 
 
 def give_back(tensor: Tensor, clean: list[Range]) -> None:
-    """Drop the whole pages under a tensor nobody reads any more, if they lie in a clean range; else do nothing.
-    Whoever reads them after all reads them from the file.
-    """
+    """Drop the whole pages under a tensor nobody reads any more, if they lie in a clean range; else do nothing."""
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         return
     page = mmap.PAGESIZE
     start = -(-tensor.data_ptr() // page) * page
     end = (tensor.data_ptr() + tensor.nbytes) // page * page
-    if start < end and any(low <= start and end <= high for low, high in clean):
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
+    if start < end and within((start, end), clean):
+        drop((start, end))

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from reanchor.layer import Affine, LayerShape, LayerWeights
 from reanchor.packing import forget, pack, packable, packed
 from reanchor.stack.description import Description
-from reanchor.stack.pages import Range, clean_files, give_back, pages_of, within, written
+from reanchor.stack.pages import Range, clean_files, drop, give_back, merged, pages_of, within, written
 
 
 class Weights:
@@ -36,7 +36,6 @@ class Weights:
         self.copied: list[Tensor] = list(self.rotary.buffers())
         self.clean = clean_files() if self.device.type == "cpu" else []
         self.packed: list[Range] = []  # pages of what is packed
-        self.unread: list[nn.Parameter] = []  # what is packed
         self.layers = [
             self.layer(layer, shape) for layer, shape in zip(decoder.layers, description.layers, strict=True)
         ]
@@ -45,7 +44,7 @@ class Weights:
         self.norm = self.norm_weight(decoder.norm)
         self.head = self.fused(self.head_module)
         self.values = flat(self.copied)
-        self.release()
+        self.packed = merged(self.packed)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -115,14 +114,17 @@ class Weights:
             forget(weights)
             return None
         kept = packed(weights)
+        matrix = pack(weights) if kept is None else kept
         self.packed += pages
-        self.unread += weights
-        return pack(weights) if kept is None else kept
+        for each in pages:  # at once: all originals beside all copies would be the model twice
+            drop(each)
+        return matrix
 
     def release(self) -> None:
         """Give back pages that somebody read beside us: HF's own forward."""
-        for each in self.unread:
-            give_back(each.data, self.clean)
+        if not written(self.packed):
+            for each in self.packed:
+                drop(each)
 
     def norm_weight(self, norm: Any) -> Tensor:
         self.watch(norm.weight)

@@ -20,6 +20,7 @@ from reanchor.stats import Round
 from reanchor.target import Target
 from tests.tiny import VOCAB, tiny_target
 
+HEADER = {"target": "t", "drafter": None, "dtype": "float32", "methods": ["plain"]}
 METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree")
 
 
@@ -109,7 +110,9 @@ def tiny_set(count: int = 3, name: str = "own", turns: int = 1) -> PromptSet:
 
 
 def round_of(tokens: int, seconds: float = 0.1, nodes: int = 4, depth: int = 3) -> Round:
-    return Round(tokens, tokens - 1, nodes, 1, 0, 0, depth, 0, 0, seconds, {"verify": seconds})
+    return Round(
+        tokens, tokens - 1, nodes, 1, 0, 0, depth, 0, 0, seconds, {"verify": seconds}, full=tokens > depth
+    )
 
 
 def outcome_of(lengths: list[int], seconds: float = 0.1, tokens: list[int] | None = None) -> Outcome:

@@ -110,14 +110,16 @@ def test_csv_and_markdown(bench):
     assert all(value not in ("", None) for value in (rows[3]["tau_low"], rows[3]["draft_seconds"]))
     text = bench("--report", "r.jsonl", "--markdown").stdout
     assert text.count("| method | own |") == 2 and "| reanchor | " in text and "**" in text
+    twice = list(csv.DictReader(io.StringIO(bench("--report", "r.jsonl", "r.jsonl", "--csv").stdout)))
+    assert len(twice) == 2 * len(rows) and {row["file"] for row in twice} == {"r.jsonl"}
 
 
 def test_a_table_and_its_best_are_shown(bench):
     shown = bench("--prompts", "own.jsonl", "--limit", "2")
     assert shown.exit_code == 0, shown.output
-    assert "reanchor over dflash (paper +15.2 % / +13.4 %)" in shown.stdout
-    assert "plain (HF generate)" in shown.stdout and "break-even" in shown.stdout
-    assert "not judged" in shown.stdout  # an own file has no answers that could be compared
+    assert "The paper has reanchor over dflash at +15.2 % / +13.4 %." in shown.stdout
+    assert "plain (HF)" in shown.stdout and "break-even" in shown.stdout
+    assert "0% of 1" in shown.stdout or "1 cut" in shown.stdout  # one of the two has a number for reference
 
 
 def test_two_runs_are_compared(bench):
@@ -158,7 +160,8 @@ def test_a_sweep_takes_methods_and_peers(bench):
     shown = bench(*run, "--peer", "prompt-lookup", "--output", "m.jsonl")
     assert shown.exit_code == 0, shown.output
     header = json.loads(Path("m.jsonl").read_text().splitlines()[0])
-    swept = [f"{method} max_nodes={nodes}" for nodes in (4, "none") for method in ("ddtree", "auto")]
+    # ddtree without a budget has 64, and says so
+    swept = ["ddtree max_nodes=4", "auto max_nodes=4", "ddtree max_nodes=64", "auto max_nodes=none"]
     assert header["methods"] == ["plain", "dflash", *swept, "prompt-lookup"]
     assert "auto τ" in shown.stdout and "reanchor" not in shown.stdout
     assert bench("--report", "m.jsonl").stdout == shown.stdout
@@ -229,6 +232,80 @@ def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
     shown = bench("--prompts", "own.jsonl", "--limit", "2")
     assert shown.exit_code == 1
     assert "faults" in shown.stdout and "reanchor: token 3 differs" in shown.stderr
+    (path,) = Path().glob("bench-*.jsonl")
+    again = bench("--report", str(path))
+    assert again.exit_code == 1 and again.stdout == shown.stdout
+
+
+BRIEF = ("--prompts", "own.jsonl", "--method", "plain", "--method", "dflash", "--output", "r.jsonl")
+
+
+def test_an_interruption_says_that_the_same_command_goes_on(bench, monkeypatch):
+    from reanchor.benchmark.run import Bench
+
+    honest = Bench.measure
+
+    def interrupted(self, dataset, prompt, temperature, index):
+        if index == 2:
+            raise KeyboardInterrupt
+        return honest(self, dataset, prompt, temperature, index)
+
+    monkeypatch.setattr(Bench, "measure", interrupted)
+    shown = bench(*BRIEF)
+    assert shown.exit_code == 130 and "the same command goes on" in shown.stderr
+    reported = bench("--report", "r.jsonl")
+    assert "2 of 3 prompts" in reported.stdout
+    (run,) = figures(bench("--report", "r.jsonl", "--json"))["runs"]
+    assert run["total"] == 3 and run["cells"][0]["prompts"] == 2
+    monkeypatch.setattr(Bench, "measure", honest)
+    assert "3 prompts" not in bench(*BRIEF).stdout and len(Path("r.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_prompt_too_long_is_skipped_and_counted(bench, tmp_path):
+    (tmp_path / "own.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for each in [*ROWS, {"id": "long", "turns": ["x" * 5000]}])
+    )
+    shown = bench(*BRIEF)
+    assert shown.exit_code == 0, shown.output
+    assert "first turn: long" in shown.stderr and "own long: skipped, turn 1 has" in shown.stderr
+    assert "float32, 1 skipped" in shown.stdout
+    assert "holds 4 of 4 prompts" in bench(*BRIEF).stderr
+    (run,) = figures(bench("--report", "r.jsonl", "--json"))["runs"]
+    assert [each["id"] for each in run["skipped"]] == ["long"]
+
+
+def test_two_runs_do_not_write_one_file(bench):
+    pytest.importorskip("fcntl")
+    from reanchor.benchmark.lock import locked
+
+    with locked(Path("r.jsonl")):
+        shown = bench(*BRIEF)
+    assert shown.exit_code == 2 and "another run is writing r.jsonl" in shown.stderr
+    assert Path("r.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("--output", "afile/x.jsonl"), "cannot be written to afile/x.jsonl"),
+        (("--plots", "afile"), "cannot be drawn into afile"),
+        (("--plots", "without matplotlib"), "plots need matplotlib: pip install"),
+    ],
+)
+def test_places_are_tried_before_anything_is_measured(bench, monkeypatch, arguments, said):
+    from reanchor.benchmark.run import Bench
+
+    Path("afile").write_text("mine")
+    monkeypatch.setattr(Bench, "measure", None)
+    if "matplotlib" in arguments[1]:
+        monkeypatch.setattr("reanchor_cli.bench.find_spec", lambda name: None)
+    shown = bench(*BRIEF, *arguments)
+    assert shown.exit_code == 2 and said in " ".join(shown.stderr.split())
+
+
+def test_the_help_says_the_seed_that_is_used(bench):
+    said = " ".join(bench("--help").output.split())
+    assert "every prompt has its own of it. [default: 0]" in said
 
 
 @pytest.mark.parametrize(
@@ -238,6 +315,8 @@ def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
         (("--dataset", "gsm8k", "--data-dir", "nowhere"), "no folder"),
         (("--dataset", "gsm8k", "--data-dir", "."), "no gsm8k.jsonl in ., which has own"),
         (("--prompts", "missing.jsonl"), "cannot read the prompts of missing.jsonl"),
+        (("--prompts", "own.jsonl", "--temperature", "inf"), "temperature must be finite"),
+        (("--prompts", "own.jsonl", "--temperature", "nan"), "temperature must be"),
         (("--prompts", "own.jsonl", "--temperature", "warm"), "--temperature must be numbers"),
         (("--prompts", "own.jsonl", "--limit", "0"), "limit must be at least 1"),
         (("--prompts", "own.jsonl", "--method", "dflash"), "nothing to compare with"),

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from reanchor.benchmark.answers import CHECKED, final, is_right
+from reanchor.benchmark.answers import final, is_comparable, is_right, unjudged
 from reanchor.datasets import DEMO, SOURCES, SUITES, load_file, load_set
 
 STEPS = "\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -166,6 +166,12 @@ def test_damaged_files_are_named_with_the_line(text, said, tmp_path):
         load_file(path)
 
 
+def test_an_id_of_null_is_none_and_a_byte_order_mark_is_no_damage(tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"id": null, "turns": ["a"]}\n{"id": 7, "turns": ["b"]}\n', encoding="utf-8-sig")
+    assert [each.id for each in load_file(path).prompts] == ["1", "7"]
+
+
 def test_what_ships():
     shipped = load_set(DEMO)
     assert (
@@ -189,11 +195,27 @@ def test_what_ships():
     ],
 )
 def test_final_answers(text, reference, verdict):
-    assert is_right("gsm8k", text, reference) is verdict
+    assert is_right(text, reference) is verdict
 
 
-def test_code_is_not_judged():
-    assert is_right("humaneval", "def f(): pass", "def f(): pass") is None
-    assert is_right("gsm8k", "4", None) is None
-    assert not {"humaneval", "mbpp"} & set(CHECKED)
+@pytest.mark.parametrize(
+    "dataset, reference, comparable",
+    [
+        ("gsm8k", "4", True),
+        ("gsm8k", None, False),
+        ("math500", "\\frac{1}{2}", True),
+        ("demo", "18", True),
+        ("own", "-1,234.50", True),
+        ("own", "a long story of 7 dwarfs", False),
+        ("own", None, False),
+        ("alpaca", "7", False),  # a text that happens to be a number
+        ("humaneval", "7", False),
+    ],
+)
+def test_what_can_be_compared(dataset, reference, comparable):
+    assert is_comparable(dataset, reference) is comparable
+
+
+def test_why_nothing_was_judged_is_said():
+    assert unjudged("mbpp") == "not executed" and unjudged("mt_bench") == "no reference"
     assert final("nothing") is None

@@ -68,6 +68,21 @@ def test_a_pair_that_does_not_fit_is_a_fact(pair):
     assert done.exit_code == 1 and "mask_token_id" in done.stdout and "versions" in done.stdout
 
 
+def test_a_drafter_that_does_not_fit_hides_nothing_about_the_target(pair):
+    """What may explain the trouble, another tokenizer for one, is still told."""
+    tokenizer().save_pretrained(pair[1])
+    file = pair[1] / "config.json"
+    file.write_text(file.read_text().replace('"mask_token_id": ', '"mask_token_id": 99999'))
+    done = doctor(*pair, "--json")
+    facts = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert "mask_token_id" in facts["pair"]["trouble"] and facts["pair"]["drafter"] == "not loaded"
+    assert "the same" in facts["pair"]["tokenizer"] and facts["pair"]["stack"]
+    assert facts["attention"]["sdpa"].startswith("takes it") and "target weights" in facts["memory"]
+    gone = json.loads(doctor(pair[0], pair[1] / "gone", "--json").stdout)
+    assert gone["pair"]["trouble"] and gone["pair"]["tokenizer"] == "the target's" and gone["memory"]
+
+
 def test_what_is_not_there(tmp_path, pair):
     done = doctor(tmp_path / "nothing", pair[1])
     assert done.exit_code == 1 and "isn't there" in done.stdout

@@ -6,10 +6,14 @@ import json
 
 import pytest
 
+from reanchor.benchmark import outcome
+from reanchor.benchmark.lock import locked
 from reanchor.benchmark.results import open_results, read_results
+from tests.benchmark import players
 from tests.benchmark.players import outcome_of, record_of
 
-HEADER = {"target": "t", "started": "now"}
+COSTS = {"context": 3, "verify": {"1": 0.1}, "draft": {"1": 0.1}}
+HEADER = {**players.HEADER, "started": "now"}
 
 
 @pytest.fixture
@@ -38,9 +42,9 @@ def damage(path, number: int, line: str) -> None:
     [
         (3, '{"dataset": "own", "id"', "line 3 is damaged"),
         (2, "[]", "line 2 is damaged"),
-        (4, json.dumps({"dataset": "own", "id": "c"}), "line 4 is damaged .*turns"),
+        (4, json.dumps({"dataset": "own", "id": "c"}), "line 4 is damaged .*no temperature"),
         (1, '{"format": 99}', "no results file of this version"),
-        (1, "hello", "line 1 is damaged"),
+        (1, "hello", "no results file of this version"),
     ],
 )
 def test_damage_is_named_and_nothing_is_overwritten(path, number, line, said):
@@ -61,13 +65,155 @@ def test_a_record_without_a_field_of_its_outcome(path):
         read_results(path)
 
 
-def test_an_empty_file_and_one_cut_in_its_header(tmp_path):
-    for text in ("", '{"format": 1'):
-        path = tmp_path / "run.jsonl"
-        path.write_text(text)
-        with pytest.raises(ValueError, match="first line must be the header"):
-            open_results(path, HEADER)
-        assert path.read_text() == text
+RECORD = {
+    "dataset": "own", "id": "z", "temperature": 0.0, "order": ["plain"], "prompt_tokens": [5],
+    "turns": [{"plain": outcome.to_dict(outcome_of([1, 1]))}], "differences": [], "right": {},
+}  # fmt: skip
+OUTCOME = RECORD["turns"][0]["plain"]
+
+
+def turned(**changes) -> dict:
+    return {"turns": [{"plain": {**OUTCOME, **changes}}]}
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"turns": "text"}, "turns is 'text', not list"),
+        ({"turns": []}, "0 turns and 1 numbers"),
+        ({"turns": [{}]}, "has the methods , the run plain"),
+        ({"turns": [{"other": OUTCOME}]}, "has the methods other, the run plain"),
+        ({"turns": [{"plain": "text"}]}, "turns.0..plain is 'text', not Outcome"),
+        ({"right": None}, "right is None"),
+        ({"right": {"plain": 1}}, "right.plain is 1, not bool"),
+        ({"dataset": []}, "dataset is .., not str"),
+        ({"dataset": None}, "dataset is None, not str"),
+        ({"temperature": "warm"}, "temperature is 'warm', not float"),
+        ({"prompt_tokens": 7}, "prompt_tokens is 7"),
+        ({"prompt_tokens": [5, 6]}, "1 turns and 2 numbers"),
+        ({"differences": [{"method": "plain"}]}, "no differences.0..turn"),
+        (turned(passes="x"), "turns.0..plain.passes is 'x', not int"),
+        (turned(passes=True), "passes is True, not int"),
+        (turned(counts=None), "counts is None"),
+        (turned(tokens="text"), "tokens is 'text'"),
+        (turned(tokens=[1, "2"]), "tokens.1. is '2', not int"),
+        (turned(decode_seconds="1"), "decode_seconds is '1', not float"),
+        (turned(rounds=[]), "rounds is .., not dict"),
+        (turned(rounds={"tokens": [1]}), "no turns.0..plain.rounds.accepted"),
+        (turned(rounds={**OUTCOME["rounds"], "nodes": [4]}), "columns of different length"),
+        (turned(rounds={**OUTCOME["rounds"], "nodes": [4, None]}), "nodes.1. is None, not int"),
+        (turned(rounds={**OUTCOME["rounds"], "edges": [[], [[0.5]]]}), "not tuple.float, bool"),
+        (turned(rounds={**OUTCOME["rounds"], "stages": {"verify": 3}}), "stages.verify is 3"),
+    ],
+)
+def test_a_record_of_another_shape_is_named(path, changes, said):
+    with path.open("a") as stream:
+        stream.write(json.dumps({**RECORD, **changes}) + "\n")
+    with pytest.raises(ValueError, match=f"line 5 is damaged .*{said}.* restore the file"):
+        read_results(path)
+
+
+def test_a_field_of_a_later_version_is_no_damage(path):
+    for changes in ({"strange": 1}, turned(strange=1)):
+        damage(path, 4, json.dumps({**RECORD, **changes}))
+        with pytest.raises(ValueError, match="line 4 has a field that .*strange.*; read it with the version"):
+            read_results(path)
+
+
+def test_a_record_as_it_should_be_is_read(path):
+    edges = {"edges": [[], [[0.5, True], [1, False]]], "expected": [None, 1.5]}
+    with path.open("a") as stream:
+        stream.write(json.dumps({**RECORD, **turned(rounds={**OUTCOME["rounds"], **edges})}) + "\n")
+    assert read_results(path).records[-1].outcomes("plain")[0].rounds[1].expected == 1.5
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"target": None}, "target is None, not str"),
+        ({"drafter": 3}, "drafter is 3"),
+        ({"methods": "plain"}, "methods is 'plain'"),
+        ({"prompts": ["a"]}, "prompts is"),
+        ({"ablation": "weather"}, "no ablation 'weather': known are components"),
+        ({"ablation": "agreement"}, "without 'DFlash'"),
+        ({"sweep": ["speed=1"]}, "its sweep cannot be shown .*KNOB=VALUE"),
+        ({"costs": {**COSTS, "verify": {"1": "fast"}}}, "costs.verify.1 is 'fast', not float"),
+        ({"costs": {}}, "no costs.context"),
+        (
+            {"sweep": ["max_nodes=4"], "costs": {**COSTS, "draft": {"1": 0}}},
+            "its sweep cannot .*ZeroDivision",
+        ),
+        ({"sweep": ["max_nodes=4"]}, "its sweep cannot be shown .KeyError: 'costs'"),
+        (
+            {"sweep": ["max_nodes=4"], "costs": {**COSTS, "verify": {}}},
+            "its sweep cannot be shown .KeyError: 1",
+        ),
+    ],
+)
+def test_a_header_that_cannot_be_shown_is_named(path, changes, said):
+    damage(path, 1, json.dumps({"format": 1, **HEADER, **changes}))
+    with pytest.raises(ValueError, match=f"line 1 is damaged .*{said}.* move it away and measure again"):
+        read_results(path)
+
+
+@pytest.mark.parametrize("name", ["target", "drafter", "dtype", "methods"])
+def test_a_header_without_a_field_is_named(path, name):
+    damage(path, 1, json.dumps({"format": 1, **{key: HEADER[key] for key in HEADER if key != name}}))
+    with pytest.raises(ValueError, match=f"line 1 is damaged .no {name}"):
+        read_results(path)
+
+
+def test_a_repeated_prompt_is_refused(path):
+    with path.open("a") as stream:
+        stream.write(path.read_text().splitlines()[2] + "\n")
+    with pytest.raises(ValueError, match="line 5 is damaged .it repeats the prompt of line 3.; delete one"):
+        read_results(path)
+
+
+def test_a_whole_last_line_without_its_end_counts(path):
+    before = path.read_text()
+    path.write_text(before.rstrip("\n"))
+    assert [each.id for each in read_results(path).records] == ["a", "b", "c"]
+    assert [each.id for each in open_results(path, HEADER).records] == ["a", "b", "c"]
+    assert path.read_text() == before
+
+
+def test_a_byte_order_mark_is_no_damage(path):
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(open_results(path, HEADER).records) == 3
+
+
+def test_an_empty_file_is_begun_and_one_cut_in_its_header_refused(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text("")
+    with pytest.raises(ValueError, match="no results file"):
+        read_results(path)
+    assert open_results(path, HEADER).records == [] and read_results(path).header["target"] == "t"
+    path.write_text('{"format": 1')
+    with pytest.raises(ValueError, match="first line is the header of a run; name one that"):
+        open_results(path, HEADER)
+    assert path.read_text() == '{"format": 1'
+
+
+def test_one_run_at_a_time_writes_a_file(tmp_path):
+    pytest.importorskip("fcntl")
+    path = tmp_path / "deep" / "run.jsonl"
+    with locked(path):
+        open_results(path, HEADER).append(record_of(plain=outcome_of([1])))
+        with (
+            pytest.raises(ValueError, match="another run is writing .*run.jsonl; wait for its end"),
+            locked(path),
+        ):
+            pass
+    with locked(path):
+        assert len(open_results(path, HEADER).records) == 1
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "afile").write_text("mine")
+    for path in (tmp_path / "afile" / "x.jsonl", tmp_path):
+        with pytest.raises(ValueError, match="cannot be written to .*; give another --output"), locked(path):
+            pass
 
 
 def test_another_run_is_refused(path):
@@ -77,3 +223,12 @@ def test_another_run_is_refused(path):
     ):
         open_results(path, {**HEADER, "target": "u"})
     assert path.read_bytes() == before
+
+
+def test_a_difference_inside_of_a_field_is_named(tmp_path):
+    header = {**HEADER, "weights": {"target": "a", "drafter": "b"}, "texts": {"own": "c"}}
+    path = open_results(tmp_path / "run.jsonl", header).path
+    with pytest.raises(ValueError, match="another run .weights.drafter: 'b' there, 'd' now.; give"):
+        open_results(path, {**header, "weights": {"target": "a", "drafter": "d"}})
+    with pytest.raises(ValueError, match="texts.own: 'c' there, None now"):
+        open_results(path, {**header, "texts": {}})

@@ -10,9 +10,12 @@ import torch
 from reanchor.benchmark.contestant import Engine, HuggingFace
 from reanchor.benchmark.peers import peer
 from reanchor.benchmark.report import cells
-from reanchor.benchmark.results import open_results
+from reanchor.benchmark.results import open_results, read_results
+from reanchor.benchmark.skip import Skip
 from reanchor.config import DecodeConfig, SamplingConfig
-from tests.benchmark.players import METHODS, outcome_of, tiny_bench, tiny_set
+from reanchor.datasets import Prompt, PromptSet
+from reanchor_cli.scoreboard import right
+from tests.benchmark.players import HEADER, METHODS, outcome_of, tiny_bench, tiny_set
 from tests.tiny import greedy, tiny_target
 
 
@@ -47,12 +50,27 @@ def test_passes_and_times_are_those_of_decoding(records):
         assert sum(each.tokens for each in turn["dflash"].rounds) == 11
 
 
+def test_engines_know_their_full_rounds(records):
+    """The oracle is wrong at every fourth position, so a block of three is full where it starts behind one."""
+    rounds = [each for record in records for each in record.turns[0]["dflash"].rounds]
+    assert {each.full for each in rounds} == {True, False, None}
+    assert all(each.full == (each.accepted == 3) for each in rounds if each.full is not None)
+    assert not any(each.full is not None for record in records for each in record.turns[0]["plain"].rounds)
+
+
 def test_warm_up_is_not_counted():
     bench = tiny_bench(methods=("plain", "dflash"))
     done = list(bench.run([tiny_set(1)], [0.0]))
     assert len(done) == 1
     assert [len(each.asked) for each in bench.contestants] == [2, 2]  # one of them to warm up
     assert len(done[0].turns[0]["dflash"].tokens) == 12
+
+
+def test_every_temperature_is_warmed_up_on_a_prompt_that_fits():
+    bench = replace(tiny_bench(methods=("plain", "dflash")), context_length=7)
+    prompts = tiny_set(3).prompts
+    list(bench.run([PromptSet("own", (prompts[2], prompts[0]))], [0.0, 1.0]))
+    assert [len(each.asked) for each in bench.contestants] == [4, 4]
 
 
 def test_turns_are_answered_on_the_references_own_answers():
@@ -84,6 +102,44 @@ def test_sampling_is_not_gated_and_every_temperature_is_run():
         ("own", 0.0, "p0"), ("own", 0.0, "p1"), ("own", 1.0, "p0"), ("own", 1.0, "p1"),
     ]  # fmt: skip
     assert not any(each.differences for each in done)
+
+
+class Saying:
+    """Answers with given letters, as far as the limit goes."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.tokens = name, [ord(letter) - 64 for letter in text]
+
+    def decode(self, ids, sampling):
+        return outcome_of([1], tokens=self.tokens[: sampling.max_new_tokens])
+
+
+def test_an_answer_that_was_cut_is_not_judged_by_its_last_number():
+    said = {"right": "it is 7", "wrong": "it is 8", "cut": "first, of 7 and 9", "boxed": "so \\boxed{7} as w"}
+    players = [Saying(name, text) for name, text in said.items()]
+    ended = Saying("ended", "twelve is 7 ")
+    ended.tokens[-1] = 63  # an end at the limit's last place
+    bench = tiny_bench(methods=("plain",))
+    bench.gate.target.model.generation_config.eos_token_id = 63
+    bench = replace(bench, contestants=[*players, ended], sampling=SamplingConfig(12, seed=0))
+    (record,) = bench.run([PromptSet("own", (Prompt("p", ("alpha",), "7"),))], [1.0])
+    assert record.right == {"right": True, "wrong": False, "boxed": True, "ended": True}
+    assert record.cut == ["cut"]
+    by = {each.method: each for each in cells([record])}
+    assert (by["cut"].judged, by["cut"].cut, by["cut"].accuracy) == (0, 1, None)
+    assert (right(by["cut"]), right(by["wrong"])) == ("1 cut", "0% of 1")
+    (other,) = bench.run([PromptSet("mbpp", (Prompt("p", ("alpha",), "7"),))], [1.0])
+    assert other.right == {} and other.cut == []
+    assert {right(each) for each in cells([other])} == {"not executed"}
+    assert right(replace(by["cut"], dataset="mt_bench", cut=0)) == "no reference"
+
+
+class Told(Engine):
+    """An engine whose oracle is told the prompt, here as an engine's own."""
+
+    def __init__(self, player) -> None:
+        self.player, inner = player, getattr(player, "engine", player)
+        self.name, self.decoder, self.decode = player.name, inner.decoder, player.decode
 
 
 class Broken:
@@ -172,15 +228,38 @@ def test_the_first_token_is_the_prefill_s_whose_rounding_counts(monkeypatch):
     assert before < 0.5 < 0.9 < gate.noise(prefix, gate.full_logits(prefix)) < 1.6
 
 
-def test_a_prompt_that_does_not_fit_is_named():
+def test_a_prompt_that_does_not_fit_is_skipped_and_the_run_goes_on(tmp_path):
+    """alpha, bravo, charlie: the third has seven letters."""
+    bench = replace(tiny_bench(methods=("plain",)), context_length=8)
+    results = open_results(
+        tmp_path / "r.jsonl", {**HEADER, "prompts": {"own": 4 * ["p"]}, "temperatures": [0.0]}
+    )
+    for each in bench.run([tiny_set(3)], [0.0]):
+        results.append(each)
+    assert [each.id for each in bench.unfit([tiny_set(3)])] == ["p2"]
+    assert [each.id for each in results.records] == ["p0", "p1"]
+    assert results.skips == [Skip("own", "p2", 0.0, "turn 1 has 7 tokens and the target's context 8")]
+    assert results.state == "3 of 4 prompts, 1 skipped"
+    again = read_results(results.path)
+    assert (again.records, again.skips) == (results.records, results.skips)
+    assert not list(bench.run([tiny_set(3)], [0.0], again.done))
+    assert replace(bench, context_length=9).limited(bench.sampling, [1] * 5).max_new_tokens == 4
+
+
+def test_a_later_turn_that_does_not_fit_is_skipped():
+    bench = replace(tiny_bench(methods=("plain",)), context_length=20)
+    (skip,) = bench.run([tiny_set(1, turns=2)], [0.0])
+    assert bench.unfit([tiny_set(1, turns=2)]) == [] and skip.skipped.startswith("turn 2 has")
+
+
+def test_no_prompt_that_fits_is_a_mistake():
     bench = replace(tiny_bench(methods=("plain",)), context_length=6)
-    with pytest.raises(ValueError, match="'p0' has 5 tokens and the target's context 6"):
-        list(bench.run([tiny_set(1)], [0.0]))
-    assert replace(bench, context_length=9).limited(bench.sampling, [1] * 5, None).max_new_tokens == 4
+    with pytest.raises(ValueError, match="'p0' has 5 tokens and the target's context 6; give shorter"):
+        bench.unfit([tiny_set(1)])
 
 
 def test_an_interrupted_run_goes_on_in_the_same_file(tmp_path):
-    path, header = tmp_path / "run.jsonl", {"target": "tiny", "methods": ["plain", "dflash"], "started": "1"}
+    path, header = tmp_path / "run.jsonl", {**HEADER, "methods": ["plain", "dflash"], "started": "1"}
     bench, sets = tiny_bench(methods=("plain", "dflash")), [tiny_set(4)]
     results = open_results(path, header)
     for record in bench.run(sets, [0.0], results.done):
@@ -206,12 +285,32 @@ def test_the_order_after_resuming_is_the_order_without_a_break():
     assert resumed.order == ["dflash", "plain"]
 
 
+def test_a_record_says_what_auto_began_with(tmp_path):
+    """In the first of every start, greedy and sampled: the second start knows nothing of what the first learnt."""
+    bench = tiny_bench(methods=("plain", "auto", "ddtree"))
+    bench = replace(bench, contestants=[Told(each) for each in bench.contestants])
+    header = {**HEADER, "methods": ["plain", "auto", "ddtree"]}
+    results = open_results(tmp_path / "run.jsonl", header)
+    for each in bench.run([tiny_set(2)], [0.0, 1.0]):
+        results.append(each)
+    assert [list(each.costs) for each in results.records] == [["auto"], [], ["auto"], []]
+    assert not any(each.resumed for each in results.records)
+    costs = read_results(results.path).records[0].costs["auto"]
+    assert costs == results.records[0].costs["auto"]
+    assert costs["verify"]["1"] > 0 and costs["draft"]["1"] > 0 and costs["context"] > 0
+    later = list(bench.run([tiny_set(3)], [0.0, 1.0], results.done))
+    assert [(each.id, each.resumed, list(each.costs)) for each in later] == [
+        ("p2", True, ["auto"]), ("p2", False, ["auto"]),
+    ]  # fmt: skip
+
+
 def test_outcomes_survive_the_file(tmp_path):
-    results = open_results(tmp_path / "run.jsonl", {})
+    header = {**HEADER, "methods": ["hf", "reanchor"]}
+    results = open_results(tmp_path / "run.jsonl", header)
     bench = tiny_bench(methods=("hf", "reanchor"))
     (record,) = bench.run([tiny_set(1)], [0.0])
     results.append(record)
-    assert open_results(results.path, {}).records == [record]
+    assert open_results(results.path, header).records == [record]
     assert outcome_of([2, 3]).decoded == 5
 
 

@@ -14,6 +14,7 @@ from reanchor.benchmark.gate import Difference
 from reanchor.benchmark.report import ALL, cells
 from reanchor.benchmark.results import Results
 from reanchor_cli.progress import Progress
+from reanchor_cli.scoreboard import contrast_grid, detail_grid
 from tests.benchmark.players import outcome_of, record_of
 
 PLAIN = {"hf": 0.4, "plain": 0.2}
@@ -42,10 +43,16 @@ def test_tau_and_speed_by_hand():
     assert cell.speedup == pytest.approx((14 * 0.2) / (5 * 0.3))
     assert cell.tokens_per_second == pytest.approx(14 / 1.5)
     assert cell.histogram == {1: 1, 2: 1, 3: 1, 4: 2}
-    assert cell.full_rounds == 2 / 5  # rounds that took all three drafts
+    assert cell.full_rounds == 2 / 5  # of blocks of three drafts
     # round depths are 3; accepted 2, 0, 1, 3, 3
     assert cell.position_rates == pytest.approx([4 / 5, 3 / 4, 2 / 3])
     assert cell.stage_seconds["verify"] == pytest.approx(1.5)
+
+
+def test_the_paper_s_full_rounds_stand_beside_greedy_decoding_only():
+    for temperature in (0.0, 1.0):
+        found = cells(run(dataset="math500", temperature=temperature))
+        assert ("16.4" in detail_grid(found, "math500", temperature).title) == (temperature == 0)
 
 
 def test_datasets_together_come_last_and_pool_their_rounds():
@@ -61,6 +68,38 @@ def test_a_fault_takes_the_speed_away_and_a_tie_does_not():
         cell = by_method(cells(records))["dflash"]
         assert (cell.ties, cell.faults) == (not fault, fault)
         assert (cell.speedup is None) == fault
+
+
+def faulted(records, method):
+    records[0].differences.append(Difference(method, 0, 2, 0.5, 0.5, None, True))
+    return records
+
+
+def test_plain_decoding_with_a_fault_is_no_baseline():
+    """The faster of the two would be `plain`."""
+    cell = by_method(cells(faulted(run(), "plain")))["dflash"]
+    assert cell.plain == "hf" and cell.speedup == pytest.approx((14 * 0.4) / (5 * 0.3))
+    cell = by_method(cells(faulted(faulted(run(), "plain"), "hf")))["dflash"]
+    assert cell.plain is None and cell.speedup is None and cell.tau == 14 / 5
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_no_speed_of_a_faulted_method_is_compared(first):
+    sides = [run(), faulted(run(), "dflash")]
+    found = contrasts(*reversed(sides)) if first else contrasts(*sides)
+    dflash = by_method(found)["dflash"]
+    assert dflash.faults == ((1, 0) if first else (0, 1))
+    assert dflash.speed_ratio is dflash.speed_p is dflash.speedups is dflash.speedup_p is None
+    assert dflash.taus == (14 / 5, 14 / 5)
+    assert by_method(found)["plain"].speedups == (1.0, 1.0)
+    row = next(row for row in contrast_grid(found, ("a", "b")).rows if "dflash" in row[0])
+    assert row[4:] == ["–", "–", "1 fault", "–"]
+
+
+def test_no_speed_up_over_a_faulted_baseline_is_compared():
+    both = faulted(faulted(run(), "plain"), "hf")
+    dflash = by_method(contrasts(both, run()))["dflash"]
+    assert dflash.speedups is None and dflash.speed_ratio == 1.0
 
 
 def test_without_plain_decoding_there_is_no_speed_up():
@@ -126,4 +165,4 @@ def test_the_progress_line_shows_the_same_figures(tmp_path):
     records = run()
     shown = Progress(2, Results(tmp_path / "r.jsonl", {}, records[:1]))
     shown.add(records[1])
-    assert shown.so_far() == f"dflash τ {14 / 5:.2f} {14 * 0.2 / (5 * 0.3):.2f}×"
+    assert shown.so_far() == [f"dflash τ {14 / 5:.2f} {14 * 0.2 / (5 * 0.3):.2f}×"]
