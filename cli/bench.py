@@ -123,7 +123,15 @@ def measured(given: dict[str, Any]) -> Results:
     from reanchor.benchmark.lock import locked
     from reanchor.benchmark.results import is_new
 
-    from .contest import contestants_of, conversation_of, header_of, output_path, prompt_sets, study_of
+    from .contest import (
+        contestants_of,
+        conversation_of,
+        engines_of,
+        header_of,
+        output_path,
+        prompt_sets,
+        study_of,
+    )
     from .generate import load, warn_of_thinking
 
     study = study_of(given)
@@ -135,6 +143,7 @@ def measured(given: dict[str, Any]) -> Results:
     contestants = contestants_of(pair, terms, study)
     header = header_of(pair, terms, sets, **study.header(), methods=[each.name for each in contestants])
     path = Path(given["output"]).expanduser() if given["output"] else output_path(header)
+    header["engines"] = engines_of(contestants)
     bench = terms.bench(pair, conversation, contestants)
     unfit = bench.unfit(sets)
     with locked(path):

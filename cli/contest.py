@@ -150,6 +150,11 @@ def contestant(method: str, pair: Pair, decode: DecodeConfig) -> Contestant:
     return Engine(method, pair.target, pair.drafter, replace(decode, **SETTINGS[method]))
 
 
+def engines_of(contestants: Sequence[Contestant]) -> dict[str, Any]:
+    """Whose forward pass each of ours begins with, and why: `stack: auto` alone does not say."""
+    return {each.name: each.decoder.stack_report() for each in contestants if isinstance(each, Engine)}
+
+
 def usual(drafter: Any) -> tuple[str, ...]:
     """The methods of a run that names none: all that the drafter allows."""
     if drafter is None:

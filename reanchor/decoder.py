@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,16 @@ def carries(drafter: Drafter, config: DecodeConfig) -> bool:
             "`reanchor train carryover`, or turn it off"
         )
     return able if config.carryover is None else config.carryover
+
+
+def in_turn(steps: Iterator[Step], turn: AbstractContextManager[object]) -> Iterator[Step]:
+    """The same steps, each made in its turn: threads share regions, and a capture is alone on its device."""
+    while True:
+        with turn:
+            step = next(steps, None)
+        if step is None:
+            return
+        yield step
 
 
 class SpeculativeDecoder:
@@ -80,18 +91,20 @@ class SpeculativeDecoder:
         `choice` replaces `sampling` and `end_ids` when the caller has its own. Raises ValueError for an empty
         prompt, one with no room left in the target's context, and ids outside the vocabulary.
         """
-        self.take(target_still(self.target, self.config, self.say))
-        ids = self.check_prompt(torch.as_tensor(prompt, dtype=torch.long, device=self.target.device))
-        if choice is None:
-            sampling = sampling or SamplingConfig()
-            room = (self.target.context_length or 1 << 62) - len(ids)
-            if sampling.max_new_tokens > room:
-                sampling = replace(sampling, max_new_tokens=room)
-            choice = choice_for(sampling, ids, end_ids)
-        costs = self.costs(choice.sample)
-        if costs is not None:
-            stage = watched(stage, costs, Stopwatch())
-        return decode(self.target, self.drafter, ids, choice, self.config, stage, costs, self.whole)
+        with self.target.alone:
+            self.take(target_still(self.target, self.config, self.say))
+            ids = self.check_prompt(torch.as_tensor(prompt, dtype=torch.long, device=self.target.device))
+            if choice is None:
+                sampling = sampling or SamplingConfig()
+                room = (self.target.context_length or 1 << 62) - len(ids)
+                if sampling.max_new_tokens > room:
+                    sampling = replace(sampling, max_new_tokens=room)
+                choice = choice_for(sampling, ids, end_ids)
+            costs = self.costs(choice.sample)
+            if costs is not None:
+                stage = watched(stage, costs, Stopwatch())
+            steps = decode(self.target, self.drafter, ids, choice, self.config, stage, costs, self.whole)
+            return steps if self.whole is None else in_turn(steps, self.target.alone)
 
     def stack_report(self) -> dict[str, Any]:
         """What a summary says: whose forward pass it is and why; with `graphs`, which rounds were whole ones."""

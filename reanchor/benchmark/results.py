@@ -18,7 +18,7 @@ from reanchor.benchmark.record import Key, Record
 from reanchor.benchmark.skip import Skip
 
 FORMAT = 1
-INCIDENTAL = ("started", "costs")  # header fields in which two parts of one run may differ
+INCIDENTAL = ("started", "costs", "engines")  # header fields in which two parts of one run may differ
 AGAIN = "restore the file, or delete that line to measure its prompt again"
 
 

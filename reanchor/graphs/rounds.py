@@ -68,27 +68,39 @@ class Held:
 
 
 @dataclass
+class Counts:
+    """Of one decode."""
+
+    played: int = 0
+    again: int = 0  # rounds whose trie was larger than the bucket they were first run in
+    on_host: dict[str, int] = field(default_factory=dict)  # reason -> rounds
+
+
+@dataclass
 class Whole:
-    """Whole rounds of one target and drafter, for one decode after another."""
+    """Whole rounds of one target and drafter, for one decode after another, or several by turns."""
 
     target: Target
     drafter: Drafter
     config: DecodeConfig
     held: dict[Arena, Held] = field(default_factory=dict)
-    played: int = 0
-    again: int = 0  # rounds whose trie was larger than the bucket they were first run in
-    on_host: dict[str, int] = field(default_factory=dict)  # reason -> rounds
+    counts: Counts = field(default_factory=Counts)  # of the decode that began last
 
     def __post_init__(self) -> None:
         self.refused = refusal(self.target, self.drafter, self.config)
 
     def begin(self, cache: TreeCache, context: Any, choice: Choice) -> Rounds:
         """The rounds of a decode whose prefill is done, and whose context nobody has read."""
-        self.played, self.again, self.on_host = 0, 0, {}
+        self.counts = Counts()
         return Rounds(self, cache, context, choice)
 
     def report(self) -> dict[str, Any]:
-        return {"whole_rounds": self.played, "run_again": self.again, "host_rounds": dict(self.on_host)}
+        counts = self.counts
+        return {
+            "whole_rounds": counts.played,
+            "run_again": counts.again,
+            "host_rounds": dict(counts.on_host),
+        }
 
 
 class Rounds:
@@ -96,7 +108,7 @@ class Rounds:
 
     def __init__(self, whole: Whole, cache: TreeCache, context: Any, choice: Choice) -> None:
         self.whole, self.cache, self.context, self.choice = whole, cache, context, choice
-        self.config, self.drafter = whole.config, whole.drafter
+        self.config, self.drafter, self.counts = whole.config, whole.drafter, whole.counts
         self.refused = whole.refused or draws.refusal(choice, whole.config)
         self.left: Retained | None = None  # what the last round left here; another's has to be loaded
         self.drafts = not isinstance(self.drafter, NoDrafter)
@@ -162,7 +174,7 @@ class Rounds:
         """Whether the coming round is for regions; the report counts those that are not, by reason."""
         reason = self.refused or self.regions.refused or self.unfit(blocks)
         if reason is not None:
-            self.whole.on_host[reason] = self.whole.on_host.get(reason, 0) + 1
+            self.counts.on_host[reason] = self.counts.on_host.get(reason, 0) + 1
             self.left = None
         return reason is None
 
@@ -195,7 +207,7 @@ class Rounds:
         with stage("verify"):
             played = self.verify(blocks)
         if played is not None:
-            self.whole.played += 1
+            self.counts.played += 1
         return played
 
     def draft(self, blocks: int) -> bool:
@@ -223,7 +235,7 @@ class Rounds:
             if count:
                 self.sizes.append(nodes)
                 return self.told(numbers, bucket, blocks)
-            self.whole.again += 1
+            self.counts.again += 1
             bucket = bucket_for(nodes)
         return None
 

@@ -26,6 +26,7 @@ STATIC_ROTARY = ("default", "linear", "llama3", "yarn", "proportional")
 PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 PERCEPTRON = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+FUSED = (PROJECTIONS[:3], PERCEPTRON[:2])  # one product each
 # Output recording of transformers hangs on its layers from the first time it is asked for, idle otherwise.
 IDLE_HOOKS = "transformers.utils.output_capturing"
 
@@ -73,6 +74,7 @@ class Description:
     hidden: int
     eps: float  # of the last norm
     softcap: float | None  # of the logits
+    rotary: tuple[tuple[str, float], ...]  # numbers that its rotary module computes with
 
 
 def describe(model: PreTrainedModel) -> Description:
@@ -102,7 +104,9 @@ def describe(model: PreTrainedModel) -> Description:
     layers = model.get_decoder().layers
     shapes = tuple(layer_shape(layer.self_attn, config, family, activation) for layer in layers)
     cap = getattr(config, "final_logit_softcapping", None)
-    return Description(family, shapes, config.hidden_size, config.rms_norm_eps, cap)
+    rotary = sorted(vars(model.get_decoder().rotary_emb).items())
+    numbers = tuple((key, value) for key, value in rotary if isinstance(value, (int, float)))
+    return Description(family, shapes, config.hidden_size, config.rms_norm_eps, cap, numbers)
 
 
 def layer_shape(attention: Any, config: Any, family: Family, activation: str) -> LayerShape:
@@ -145,12 +149,27 @@ def check_modules(model: PreTrainedModel, family: Family) -> None:
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if any(getattr(hook, "__module__", "") != IDLE_HOOKS for hook in hooks) or "forward" in vars(module):
             raise Undescribed(f"{name} has a hook or a forward of its own")
+        if patched(type(module)):
+            raise Undescribed(
+                f"the forward of {type(module).__name__} is neither transformers' own nor torch's"
+            )
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         raise Undescribed("there is a hook on all modules")
-    parameters = list(model.parameters())
+    check_tensors(model)
+
+
+def check_tensors(model: PreTrainedModel) -> None:
+    """Raise Undescribed unless the weights are plain tensors of one dtype, on one device, and each layer's its own."""
+    parameters, buffers = list(model.parameters()), list(model.buffers())
+    for each in parameters:
+        if type(each) is not nn.Parameter or type(each.data) is not torch.Tensor:
+            raise Undescribed(f"its weights are of {type(each.data).__name__}, not plain tensors")
+    of_layers = [id(each) for _, each in model.get_decoder().layers.named_parameters(remove_duplicate=False)]
+    if len(set(of_layers)) < len(of_layers):
+        raise Undescribed("its layers share parameters, which cannot lie beside two others at once")
     if any(each.is_inference() for each in parameters):
         raise Undescribed("its weights were made in inference mode, where a change of them goes unseen")
-    dtypes, places = {each.dtype for each in parameters}, {each.device for each in parameters}
+    dtypes, places = {each.dtype for each in parameters}, {each.device for each in (*parameters, *buffers)}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         raise Undescribed(f"its weights are in {', '.join(sorted(map(str, dtypes)))}")
     if len(places) > 1 or next(iter(places)).type == "meta":
@@ -163,7 +182,7 @@ def check_layer(layer: Any, index: int, family: Family) -> None:
     linears = tuple(name for name in (*PROJECTIONS, *PERCEPTRON) if name != optional)
     norms = (*family.norms(), *(HEAD_NORMS if family.head_norms else ()))
     known = {f"{name}.{part}" for name in (*linears, *norms) for part in ("weight", "bias")}
-    found = {name for name, _ in layer.named_parameters()}
+    found = {name for name, _ in layer.named_parameters(remove_duplicate=False)}
     if found - known or not {f"{name}.weight" for name in (*linears, *norms)} <= found:
         raise Undescribed(
             f"layer {index} has other parameters: {', '.join(sorted(found - known)) or 'some are missing'}"
@@ -171,6 +190,10 @@ def check_layer(layer: Any, index: int, family: Family) -> None:
     for name in linears:
         if type(layer.get_submodule(name)) is not nn.Linear:
             raise Undescribed(f"layer {index}'s {name} is a {type(layer.get_submodule(name)).__name__}")
+    for group in FUSED:
+        biased = [f"{name}.bias" in found for name in group if name != optional]
+        if any(biased) and not all(biased):
+            raise Undescribed(f"layer {index} has biases on some of {', '.join(group)} and not on others")
 
 
 def check_computation(model: PreTrainedModel, family: Family, activation: type) -> None:
@@ -178,7 +201,7 @@ def check_computation(model: PreTrainedModel, family: Family, activation: type) 
     decoder, home, eps = model.get_decoder(), type(model).__module__, model.config.rms_norm_eps
     names = (*family.norms(), *(HEAD_NORMS if family.head_norms else ()))
     norms: list[Any] = [decoder.norm]
-    own: list[nn.Module] = [decoder, decoder.norm]
+    own: list[nn.Module] = [decoder, decoder.norm, decoder.rotary_emb]
     for layer in decoder.layers:
         norms += (layer.get_submodule(name) for name in names)
         own += (layer, layer.self_attn, layer.mlp)
@@ -193,10 +216,26 @@ def check_computation(model: PreTrainedModel, family: Family, activation: type) 
 
 
 def watched(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
-    """Modules that would not be called any more, and so must not do anything beyond their own."""
+    """Modules that are not called any more, or not in every pass, and so must not do anything beyond their own."""
     decoder = model.get_decoder()
     yield type(model).__name__, model
     yield "the decoder", decoder
-    for part in (*decoder.layers, decoder.norm, model.get_output_embeddings()):
+    ends = (model.get_input_embeddings(), decoder.rotary_emb, decoder.norm, model.get_output_embeddings())
+    for part in (*ends, *decoder.layers):
         for name, module in part.named_modules():
             yield f"{type(part).__name__} {name}".strip(), module
+
+
+def patched(kind: type[nn.Module]) -> bool:
+    """Whether a class's forward, or anything wrapped around it, was written elsewhere than in transformers or torch.
+
+    Globals tell: a wrapper takes over the name and the module of what it wraps.
+    """
+    function: Any = kind.forward
+    home = ""
+    while function is not None:
+        home = getattr(function, "__globals__", {}).get("__name__", "")
+        if home.partition(".")[0] not in ("transformers", "torch"):
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return home != kind.__module__

@@ -27,20 +27,23 @@ class Weights:
     def __init__(self, model: PreTrainedModel, description: Description) -> None:
         decoder: Any = model.get_decoder()
         self.model, self.description = model, description
-        self.parameters = list(model.parameters())
+        self.tensors = [*model.parameters(), *model.buffers()]
         self.embed: nn.Module = model.get_input_embeddings()
         self.rotary: nn.Module = decoder.rotary_emb
         self.head_module: Any = model.get_output_embeddings()
         self.sources: list[tuple[nn.Parameter, int, int]] = []  # parameter, its address, its version
-        self.copied: list[nn.Parameter] = []  # norms that the layers have in another form
+        # what else was made of: norms that the layers have in another form, rotary frequencies, factors of layers
+        self.copied: list[Tensor] = list(self.rotary.buffers())
         self.clean = clean_files() if self.device.type == "cpu" else []
         self.packed: list[Range] = []  # pages of what is packed
         self.layers = [
             self.layer(layer, shape) for layer, shape in zip(decoder.layers, description.layers, strict=True)
         ]
+        for each in self.embed.parameters():
+            self.watch(each)
         self.norm = self.norm_weight(decoder.norm)
         self.head = self.fused(self.head_module)
-        self.norms = flat(self.copied)
+        self.values = flat(self.copied)
         self.packed = merged(self.packed)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # the allocator keeps what was fused from, which nothing here will ask for again
@@ -54,9 +57,9 @@ class Weights:
         return self.head_module.weight.device
 
     def current(self) -> bool:
-        """Whether HF's parameters are still these: a model may be moved, cast, trained or given others meanwhile."""
-        now = list(self.model.parameters())
-        same = len(now) == len(self.parameters) and all(map(operator.is_, now, self.parameters))
+        """Whether HF's tensors are still these: a model may be moved, cast, trained or given others meanwhile."""
+        now = [*self.model.parameters(), *self.model.buffers()]
+        same = len(now) == len(self.tensors) and all(map(operator.is_, now, self.tensors))
         decoder: Any = self.model.get_decoder()
         parts = decoder.rotary_emb is self.rotary and self.model.get_input_embeddings() is self.embed
         there = (same and parts) and all(
@@ -64,7 +67,7 @@ class Weights:
             for parameter, address, version in self.sources
         )
         # an edit of `.data` has no version
-        return there and not written(self.packed) and torch.equal(flat(self.copied), self.norms)
+        return there and not written(self.packed) and torch.equal(flat(self.copied), self.values)
 
     def watch(self, parameter: nn.Parameter) -> None:
         self.sources.append((parameter, parameter.data_ptr(), parameter._version))
@@ -72,6 +75,8 @@ class Weights:
     def layer(self, layer: Any, shape: LayerShape) -> LayerWeights:
         attention, mlp = layer.self_attn, layer.mlp
         family = self.description.family
+        if family.scaled:
+            self.copied.append(layer.layer_scalar)
         norms = [self.norm_weight(layer.get_submodule(name)) for name in family.norms()]
         if family.sandwich:
             before, behind, before_mlp, behind_mlp = norms
@@ -136,9 +141,9 @@ class Weights:
         return torch.cat([queries.expand(shape.heads, -1), keys.expand(shape.kv_heads, -1)])
 
 
-def flat(parameters: Sequence[nn.Parameter]) -> Tensor:
+def flat(tensors: Sequence[Tensor]) -> Tensor:
     """Their values in one tensor [any]."""
-    return torch.cat([each.data.flatten() for each in parameters]) if parameters else torch.empty(0)
+    return torch.cat([each.data.flatten() for each in tensors]) if tensors else torch.empty(0)
 
 
 def joined(parameters: Sequence[nn.Parameter], clean: list[Range]) -> Tensor:

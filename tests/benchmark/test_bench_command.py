@@ -70,6 +70,8 @@ def test_json_holds_every_method_and_every_figure(bench):
     assert run["cells"][0]["tau"] == run["cells"][1]["tau"] == 1
     assert max(cell["speedup"] for cell in run["cells"][:2]) == pytest.approx(1)
     header = run["header"]
+    assert set(header["engines"]) == {cell["method"] for cell in run["cells"]} - {"hf"}
+    assert {engine["used"] for engine in header["engines"].values()} == {"lean"}
     needed = {
         "reanchor",
         "torch",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
@@ -13,6 +18,7 @@ from reanchor.attention import triton
 from reanchor.graphs import rounds
 from reanchor.sampling import Choice
 from reanchor.stack import regions
+from reanchor.stack.regions import Arena
 from tests.graphs.drafters import KINDS, ScriptedBlocks, block_drafter
 from tests.stack.models import variant
 from tests.tiny import SHAPE, VOCAB, greedy
@@ -139,8 +145,43 @@ def test_one_decode_after_another_on_the_same_rows():
         assert tokens == truth[: truth.index(truth[20]) + 1 if end_ids else 40]
         del steps
         held.append({key: id(region) for key, region in decoder.target.regions.arenas[0].regions.items()})
-        assert len(decoder.target.regions.arenas) == 1 and decoder.whole.played
+        assert len(decoder.target.regions.arenas) == 1 and decoder.whole.counts.played
     assert held[0] == held[1] != held[2]  # nothing is captured again before other tokens end a text
+
+
+def test_threads_take_turns_by_round(monkeypatch):
+    model, truth = variant("llama"), greedy(variant("llama"), PROMPT, 64)
+    drafter = ScriptedBlocks([*PROMPT.tolist(), *truth], VOCAB)
+    decoder, free = SpeculativeDecoder(model, drafter, DecodeConfig("reanchor", graphs=True)), Arena.free
+
+    def slowly(arena: Arena) -> bool:
+        found = free.fget(arena)
+        time.sleep(0.01)
+        return found
+
+    def work(together: threading.Barrier) -> list[int]:
+        together.wait()
+        steps = decoder.decode(PROMPT, SamplingConfig(max_new_tokens=40))
+        return [token for step in steps for token in step.tokens]
+
+    assert work(threading.Barrier(1)) == truth[:40]
+    gc.collect()  # its rows are free now, for one of the next
+    monkeypatch.setattr(Arena, "free", property(slowly))
+    with ThreadPoolExecutor(3) as pool:
+        assert [*pool.map(work, [threading.Barrier(3)] * 3)] == [truth[:40]] * 3
+    assert len(decoder.target.regions.arenas) == 3
+
+
+def test_counts_are_of_one_decode_each():
+    model, truth = variant("llama"), greedy(variant("llama"), PROMPT, 64)
+    drafter = ScriptedBlocks([*PROMPT.tolist(), *truth], VOCAB)
+    decoder, reports = SpeculativeDecoder(model, drafter, DecodeConfig("reanchor", graphs=True)), []
+    list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=40)))
+    alone = decoder.stack_report()["graphs"]["whole_rounds"]
+    runs = [decoder.decode(PROMPT, SamplingConfig(max_new_tokens=40)) for _ in range(2)]
+    for _ in zip(*runs, strict=True):
+        reports.append(decoder.stack_report()["graphs"]["whole_rounds"])
+    assert reports[-1] == alone > 0
 
 
 def test_rows_that_grow(monkeypatch):

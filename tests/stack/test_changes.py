@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
+from tests.stack.models import VARIANTS, variant
 from tests.tiny import ScriptedDrafter, greedy, tiny_target
 
 PROMPT, NEW = torch.tensor([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9]), 24
@@ -117,6 +119,57 @@ def own_attention(model):
     model.set_attn_implementation("doubled")
 
 
+def edit_frequencies(model):
+    model.model.rotary_emb.inv_freq.mul_(0.5)
+
+
+def edit_frequencies_data(model):
+    model.model.rotary_emb.inv_freq.data.mul_(0.5)
+
+
+def replace_frequencies(model):
+    rotary = model.model.rotary_emb
+    rotary.inv_freq = rotary.inv_freq * 0.5
+
+
+def scale_rotary(model):
+    model.model.rotary_emb.attention_scaling = 1.7
+
+
+def hook_rotary(model):
+    def doubled(_module, _args, output):
+        return tuple(2 * each for each in output)
+
+    model.model.rotary_emb.register_forward_hook(doubled)
+
+
+def hook_embedding(model):
+    model.model.embed_tokens.register_forward_hook(lambda _module, _args, output: output.roll(1, -1))
+
+
+def replace_embedding_data(model):
+    torch.manual_seed(0)
+    model.model.embed_tokens.weight.data = torch.randn(64, 32)
+
+
+def of_class(part: str) -> Callable[[PreTrainedModel], None]:
+    """Replaces a forward where all modules of a class have it."""
+
+    def change(model):
+        kind = type(model.get_submodule(part))
+        own = kind.forward
+
+        @functools.wraps(own)  # what it is called and where it says it is from are the old one's
+        def forward(*args, **keywords):
+            output = own(*args, **keywords)
+            return (2 * output[0], *output[1:]) if isinstance(output, tuple) else 2 * output
+
+        kind.forward = forward
+
+    change.__name__ = f"class of {part}"
+    return change
+
+
 CHANGES: list[Callable[[PreTrainedModel], None]] = [
     adapt,
     hook_perceptron,
@@ -132,6 +185,19 @@ CHANGES: list[Callable[[PreTrainedModel], None]] = [
     change_epsilon,
     change_scale,
     own_attention,
+    edit_frequencies,
+    edit_frequencies_data,
+    replace_frequencies,
+    scale_rotary,
+    hook_rotary,
+    hook_embedding,
+    replace_embedding_data,
+    of_class("model.layers.0"),
+    of_class("model.layers.0.self_attn"),
+    of_class("model.layers.0.mlp"),
+    of_class("model.norm"),
+    of_class("model.rotary_emb"),
+    of_class("lm_head"),
 ]
 
 
@@ -147,8 +213,13 @@ def drop_a_layer(model):
 @pytest.mark.parametrize("stack", ["auto", "hf"])
 @pytest.mark.parametrize("when", ["before", "after", "between"])
 @pytest.mark.parametrize("change", [*CHANGES, drop_a_layer], ids=lambda change: change.__name__)
-def test_a_changed_model_is_followed(change, when, stack):
-    model = tiny_target("qwen3")
+def test_a_changed_model_is_followed(change, when, stack, monkeypatch):
+    followed(tiny_target("qwen3"), change, when, stack, monkeypatch)
+
+
+def followed(model, change, when, stack, monkeypatch):
+    for kind in {type(each) for each in model.modules() if "forward" in vars(type(each))}:
+        monkeypatch.setattr(kind, "forward", kind.forward)  # put back afterwards
     old = greedy(model, PROMPT, NEW)
     drafter = ScriptedDrafter(PROMPT.tolist() + old, "second")
     if when == "before":
@@ -159,6 +230,36 @@ def test_a_changed_model_is_followed(change, when, stack):
     if when != "before":
         change(model)
     assert answers(decoder) == greedy(model, PROMPT, NEW) != old
+
+
+def replace_factor(model):
+    model.model.layers[1].layer_scalar = torch.full((1,), -1.5)
+
+
+def edit_factor(model):
+    model.model.layers[1].layer_scalar.fill_(-1.5)
+
+
+def edit_frequencies_of_a_kind(model):
+    model.model.rotary_emb.sliding_attention_inv_freq.fill_(0.5)
+
+
+def scale_rotary_of_a_kind(model):
+    model.model.rotary_emb.full_attention_attention_scaling = 1.7
+
+
+@pytest.mark.parametrize("when", ["before", "after", "between"])
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("gemma4", replace_factor),
+        ("gemma4", edit_factor),
+        ("gemma3", edit_frequencies_of_a_kind),
+        ("gemma3", scale_rotary_of_a_kind),
+    ],
+)
+def test_a_changed_gemma_is_followed(name, change, when, monkeypatch):
+    followed(variant(name, torch.float32), change, when, "auto", monkeypatch)
 
 
 def test_the_lean_stack_by_name_refuses_a_model_hooked_since():
@@ -192,9 +293,10 @@ def test_a_model_made_in_inference_mode():
     assert answers(decoder) == expected and decoder.target.stack_name == "hf"
 
 
-def test_an_unchanged_model_keeps_its_target():
-    decoder = SpeculativeDecoder(tiny_target("qwen3"))
-    first = decoder.target
+@pytest.mark.parametrize("name", VARIANTS)
+def test_an_unchanged_model_keeps_its_target_and_weights(name):
+    decoder = SpeculativeDecoder(variant(name, torch.float32))
+    first, weights = decoder.target, decoder.target.weights
     answers(decoder)
     answers(decoder)
-    assert decoder.target is first and first.stack_name == "lean"
+    assert decoder.target is first and first.stack_name == "lean" and first.weights is weights

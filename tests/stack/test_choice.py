@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     Gemma4ForCausalLM,
     Gemma4TextConfig,
     GraniteConfig,
@@ -13,11 +19,13 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
 )
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.stack.choice import target_for
 from tests.stack.models import DENSE, VARIANTS, rope, variant
-from tests.tiny import SHAPE, ScriptedDrafter, greedy
+from tests.tiny import MIX, SHAPE, ScriptedDrafter, greedy
 
 PROMPT = torch.arange(3, 14)
 NEW = 24
@@ -56,9 +64,146 @@ def test_another_architecture():
     declined(GraniteForCausalLM(GraniteConfig(**shape)).eval(), "GraniteForCausalLM is none of Llama")
 
 
-def test_rotary_frequencies_that_move():
-    config = LlamaConfig(**SHAPE, rope_parameters=rope("dynamic", factor=2.0))
-    declined(LlamaForCausalLM(config).eval(), "(dynamic) change with the length")
+LONGROPE = rope(
+    "longrope",
+    short_factor=[1.0] * 4,
+    long_factor=[2.0] * 4,
+    factor=4.0,
+    original_max_position_embeddings=64,
+)
+PARTIAL = rope("linear", factor=2.0, partial_rotary_factor=0.5)
+
+
+def llama(**more):
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, **more)).eval()
+
+
+def quantised_head():
+    model = variant("llama")
+    model.lm_head.__class__ = Quantised
+    return model
+
+
+def on_two_devices():
+    model = variant("llama")
+    model.model.layers[1].to("meta")
+    return model
+
+
+def buffers_elsewhere():
+    model = variant("llama")
+    model.model.rotary_emb.to("meta")
+    return model
+
+
+def own_epsilon():
+    model = variant("llama")
+    model.model.layers[1].post_attention_layernorm.variance_epsilon = 1e-3
+    return model
+
+
+def own_attention():
+    AttentionInterface.register("mine", ALL_ATTENTION_FUNCTIONS["sdpa"])
+    AttentionMaskInterface.register("mine", ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    model = variant("llama")
+    model.set_attn_implementation("mine")
+    return model
+
+
+def bidirectional():
+    config = Gemma3TextConfig(**SHAPE, sliding_window=7, layer_types=MIX, use_bidirectional_attention=True)
+    return Gemma3ForCausalLM(config).eval()
+
+
+def capped_by_sdpa():
+    model = variant("gemma2")
+    model.config._attn_implementation = "sdpa"
+    return model
+
+
+def with_bias(name):
+    model = variant("llama")
+    linear = model.model.layers[1].get_submodule(name)
+    linear.bias = nn.Parameter(torch.randn(linear.out_features, dtype=torch.float64))
+    return model
+
+
+class Eighths(torch.Tensor):
+    """Stands for weights quantised inside a linear layer that stays what it is."""
+
+
+def of_another_tensor():
+    model = variant("llama")
+    linear = model.model.layers[1].mlp.up_proj
+    linear.weight = nn.Parameter(linear.weight.data.as_subclass(Eighths))
+    return model
+
+
+def shared_by_layers():
+    model = variant("llama")
+    first, second = (model.model.layers[index].self_attn for index in (0, 1))
+    second.k_proj.weight = first.k_proj.weight
+    return model
+
+
+def shared_within_a_layer():
+    model = variant("llama")
+    mlp = model.model.layers[1].mlp
+    mlp.up_proj.weight = mlp.gate_proj.weight
+    return model
+
+
+REFUSED = {
+    "dynamic": (
+        lambda: llama(rope_parameters=rope("dynamic", factor=2.0)),
+        "(dynamic) change with the length",
+    ),
+    "longrope": (lambda: llama(rope_parameters=LONGROPE), "(longrope) change with the length"),
+    "partial rotary": (lambda: llama(rope_parameters=PARTIAL), "turns 4 of 8 dimensions"),
+    "bidirectional": (bidirectional, "its attention is bidirectional"),
+    "head": (quantised_head, "its output head is a Quantised"),
+    "devices": (on_two_devices, "its weights lie on cpu, meta"),
+    "buffers elsewhere": (buffers_elsewhere, "its weights lie on cpu, meta"),
+    "no device": (lambda: variant("llama").to("meta"), "its weights lie on meta"),
+    "epsilon": (own_epsilon, "a norm has an epsilon that is not its config's"),
+    "attention": (own_attention, "its attention is 'mine', which is not transformers' own"),
+    "soft cap": (capped_by_sdpa, "sdpa leaves the soft cap of the scores out"),
+    "another tensor": (of_another_tensor, "its weights are of Eighths, not plain tensors"),
+    "shared by layers": (shared_by_layers, "its layers share parameters"),
+    "shared within a layer": (shared_within_a_layer, "its layers share parameters"),
+    **{
+        name: (partial(with_bias, name), f"layer 1 has biases on some of {group}")
+        for name, group in [
+            ("self_attn.q_proj", "self_attn.q_proj, self_attn.k_proj, self_attn.v_proj"),
+            ("self_attn.v_proj", "self_attn.q_proj, self_attn.k_proj, self_attn.v_proj"),
+            ("mlp.up_proj", "mlp.gate_proj, mlp.up_proj"),
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    make, reason = REFUSED[name]
+    declined(make(), reason)
+
+
+def test_biases_on_all_that_is_fused_or_on_what_is_not():
+    model = variant("llama", torch.float32)
+    for layer in model.model.layers:
+        for linear in (layer.mlp.gate_proj, layer.mlp.up_proj, layer.self_attn.o_proj):
+            linear.bias = nn.Parameter(torch.randn(linear.out_features))
+    tokens, _, decoder = steps(model, None)
+    assert tokens == greedy(model, PROMPT, NEW) and decoder.target.stack_name == "lean"
+
+
+@pytest.mark.parametrize(
+    "make", [partial(with_bias, "self_attn.v_proj"), of_another_tensor, shared_by_layers]
+)
+def test_what_is_declined_decodes_all_the_same(make):
+    model = make().float()
+    tokens, _, decoder = steps(model, None)
+    assert tokens == greedy(model, PROMPT, NEW) and decoder.target.stack_name == "hf"
 
 
 class Quantised(nn.Linear):

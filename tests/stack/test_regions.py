@@ -129,6 +129,17 @@ def test_weights_that_change_take_all_regions_with_them():
     assert tokens(decoder) == greedy(model, PROMPT, 24)
 
 
+def test_an_embedding_that_moved_takes_all_regions_with_it():
+    """They hold its address, though it is a module that is called."""
+    model = variant("llama", torch.float32)
+    decoder = graphed(model)
+    tokens(decoder)
+    first = decoder.target.regions
+    model.model.embed_tokens.weight.data = model.model.embed_tokens.weight.data.roll(1, 0)
+    assert tokens(decoder) == greedy(model, PROMPT, 24)
+    assert decoder.target.regions is not first
+
+
 def test_a_tree_beyond_the_largest_bucket_goes_without(monkeypatch):
     monkeypatch.setattr(regions, "BUCKETS", (1, 16))
     model, rng = variant("llama"), random.Random(1)
