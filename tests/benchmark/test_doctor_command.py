@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_a_pair_that_fits(pair):
     done = doctor(*pair, "--json")
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
-    assert facts["versions"]["torch"] == torch.__version__
+    assert facts["versions"]["torch"] == version("torch")  # which may lack what the build is for
     assert "GFLOP/s" in facts["devices"]["cpu"]
     assert facts["pair"]["tokenizer"] == "the target's; the drafter brings none"
     assert "enable_thinking" in facts["pair"]["thinking"]
