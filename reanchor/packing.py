@@ -1,8 +1,8 @@
 """Matrices in the layout that oneDNN multiplies fastest by: few rows in half to three quarters of the time. It knows no
 model.
 
-A packed matrix is a copy, so whoever packs sees to it that the originals take no memory meanwhile. Copies are shared:
-they are found by the parameters they were made of, and are valid as long as these are what they were.
+A packed matrix is a copy: the target gives back the pages of its originals, a drafter, which is small, keeps both.
+Copies are shared: they are found by the parameters they were made of, and valid as long as these are what they were.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ ROWS = 16  # that the layout is chosen for; it is as good for fewer and, measure
 @dataclass(frozen=True)
 class Packed:
     matrix: Tensor  # [out, in], opaque
-    made_of: tuple[
-        tuple[int, int], ...
-    ]  # address and version of each parameter, whose rows follow each other
+    made_of: tuple[tuple[int, int], ...]  # address and version of each parameter, in the order of their rows
 
 
 _KEPT: WeakIdKeyDictionary = WeakIdKeyDictionary()  # first parameter -> Packed

@@ -31,9 +31,7 @@ class Costs:
         self.slopes = {name: dict(sorted(slope.items())) for name, slope in (slopes or {}).items()}
         self.measured = self.context = measured  # `context`: tokens committed now
         self.experience = Experience()
-        self.lines: dict[
-            tuple[str, int], tuple[float, float]
-        ] = {}  # seconds and slope by stage and size, as asked
+        self.lines: dict[tuple[str, int], tuple[float, float]] = {}  # seconds, slope by stage and size
         self.laps: dict[str, float] = {}
         self.size: tuple[int, int] | None = None  # blocks and nodes of the round that the laps are of
 
