@@ -88,6 +88,11 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of the target.")
 @click.option("--device", help="cpu, cuda, cuda:1.  [default: cuda where there is one]")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The file; it is gone on with.")
+@click.option(
+    "--features",
+    type=click.Path(path_type=Path),
+    help="Folder that keeps the target's features, for --features of the other stages.",
+)
 @options(RecordConfig)
 def responses(**given: Any) -> None:
     """Let the target answer prompts, once, for all training on them."""
@@ -99,7 +104,7 @@ def responses(**given: Any) -> None:
         model, tokenizer = load_target(given["target"], given["dtype"], given["device"], say)
         if tokenizer is None:
             raise ValueError(f"the target {given['target']!r} has no tokenizer to read prompts with")
-        record(model, questions(given, tokenizer), given["out"], config, say)
+        record(model, questions(given, tokenizer), given["out"], config, say, given["features"])
     click.echo(given["out"])
 
 

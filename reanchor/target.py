@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,6 +70,35 @@ def refuse_nan(logits: Tensor) -> None:
             "the target's logits are NaN: its weights are damaged, or overflow in this dtype; fetch it again, or load "
             "it in float32"
         )
+
+
+@contextmanager
+def tapped(
+    layers: nn.ModuleList, taps: Sequence[int], take: Callable[[int, Tensor], object]
+) -> Iterator[None]:
+    """While the context lasts, `take` is given each tapped layer and its raw output [B, S, H], pass by pass; layer -1
+    is what the first layer is given.
+    """
+    handles = []
+
+    def take_input(_module: nn.Module, args: tuple[Tensor, ...], keywords: dict[str, Any]) -> None:
+        take(-1, args[0] if args else keywords["hidden_states"])
+
+    if -1 in taps:
+        handles.append(layers[0].register_forward_pre_hook(take_input, with_kwargs=True))
+    for layer in set(taps) - {-1}:
+
+        def take_output(
+            _module: nn.Module, _args: object, output: Tensor | tuple[Tensor], layer: int = layer
+        ) -> None:
+            take(layer, output if isinstance(output, Tensor) else output[0])
+
+        handles.append(layers[layer].register_forward_hook(take_output))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class Target:
@@ -163,7 +192,8 @@ class Target:
         cache.reserve(len(tokens))
         if positions is None:
             positions = torch.arange(len(tokens), device=tokens.device)
-        with self.alone, self._tapped() as taps:
+        taps: dict[int, Tensor] = {}
+        with self.alone, tapped(self.layers, self.tap_layers, taps.__setitem__):
             output = self.model(
                 input_ids=tokens[None],
                 position_ids=positions[None],
@@ -173,37 +203,9 @@ class Target:
                 **{self._cache_name: cache},
                 **keywords,
             )
-        features = [taps[layer] for layer in self.tap_layers]
+        features = [taps[layer][0].to(self.device) for layer in self.tap_layers]
         nothing = output.logits.new_empty(len(tokens), 0)
         return TargetOutput(output.logits[0], torch.cat(features, -1) if features else nothing)
-
-    @contextmanager
-    def _tapped(self) -> Iterator[dict[int, Tensor]]:
-        """Collect the raw outputs [N, H] of the tapped layers while the context lasts; layer -1 is what the first
-        layer is given.
-        """
-        taps: dict[int, Tensor] = {}
-        handles = []
-
-        def keep_input(_module: nn.Module, args: tuple[Tensor, ...], keywords: dict[str, Any]) -> None:
-            taps[-1] = (args[0] if args else keywords["hidden_states"])[0].to(self.device)
-
-        if -1 in self.tap_layers:
-            handles.append(self.layers[0].register_forward_pre_hook(keep_input, with_kwargs=True))
-        for layer in set(self.tap_layers) - {-1}:
-
-            def keep(
-                _module: nn.Module, _args: object, output: Tensor | tuple[Tensor], layer: int = layer
-            ) -> None:
-                hidden = output if isinstance(output, Tensor) else output[0]
-                taps[layer] = hidden[0].to(self.device)
-
-            handles.append(self.layers[layer].register_forward_hook(keep))
-        try:
-            yield taps
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _mask(self, tree: Tree, depths: Tensor, committed: int) -> Tensor | dict[str, Tensor]:
         """Additive masks [1, 1, N, C + N]: all committed rows within the window, then a node's ancestors and

@@ -15,6 +15,9 @@ class RecordConfig:
     batch: int = knob(32, "Prompts answered at once.")
     temperature: float = knob(0.0, "0 answers greedily.")
     seed: int = knob(0, "Seed of sampling.")
+    taps: str | None = knob(
+        None, "Target layers whose outputs --features keeps.  [default: those of a new drafter]"
+    )
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "batch"):

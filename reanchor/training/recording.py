@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from reanchor.target import Target, tapped
 from reanchor.training.record_config import RecordConfig
+from reanchor.training.responses import Response
+from reanchor.training.start import taps_of
+from reanchor.training.teacher import Teacher
 
 Say = Callable[[str], None]
 
@@ -28,9 +33,19 @@ class Question:
 
 
 def record(
-    model: PreTrainedModel, questions: Sequence[Question], out: Path, config: RecordConfig, say: Say
+    model: PreTrainedModel,
+    questions: Sequence[Question],
+    out: Path,
+    config: RecordConfig,
+    say: Say,
+    features: Path | None = None,
 ) -> int:
-    """Answer what `out` does not answer yet; gives how many responses were written."""
+    """Answer what `out` does not answer yet; gives how many responses were written. The folder `features` keeps what
+    `config.taps` gave meanwhile, as training reads it.
+    """
+    if features is None and config.taps is not None:
+        raise ValueError(f"taps {config.taps!r} are kept in a folder of features: give --features FOLDER")
+    teacher = None if features is None else Teacher(Target(model, tap_layers(config, model)), features)
     done = answered(out)
     asked = {question.key for question in questions}
     if done and not done & asked:
@@ -40,7 +55,7 @@ def record(
     for first in range(0, len(left), config.batch):
         group = left[first : first + config.batch]
         torch.manual_seed(config.seed + len(done) + first)
-        responses = answer(model, [question.ids for question in group], config)
+        responses = answer(model, [question.ids for question in group], config, teacher)
         append(out, group, responses)
         tokens += sum(len(response) for response in responses)
         count, seconds = len(done) + first + len(group), time.monotonic() - start
@@ -83,7 +98,12 @@ def append(out: Path, group: Sequence[Question], responses: Sequence[list[int]])
 
 
 @torch.no_grad()
-def answer(model: PreTrainedModel, prompts: Sequence[list[int]], config: RecordConfig) -> list[list[int]]:
+def answer(
+    model: PreTrainedModel,
+    prompts: Sequence[list[int]],
+    config: RecordConfig,
+    teacher: Teacher | None = None,
+) -> list[list[int]]:
     """One response a prompt, its end token included. Prompts are padded on the left and told apart by a mask."""
     longest = max(map(len, prompts))
     padding = [longest - len(prompt) for prompt in prompts]
@@ -94,14 +114,29 @@ def answer(model: PreTrainedModel, prompts: Sequence[list[int]], config: RecordC
     if config.temperature:
         sampling = {"do_sample": True, "temperature": config.temperature, "top_p": 1.0, "top_k": 0}
     generate: Any = model.generate
-    output = generate(
-        torch.tensor(rows, device=model.device),
-        attention_mask=torch.tensor(mask, device=model.device),
-        max_new_tokens=config.max_new_tokens,
-        pad_token_id=min(ends, default=0),
-        **sampling,
-    )
-    return [ended(row, ends) for row in output[:, longest:].tolist()]
+    taps = () if teacher is None else teacher.target.tap_layers
+    passes: dict[int, list[Tensor]] = {tap: [] for tap in taps}
+    with tapped(model.get_decoder().layers, taps, lambda tap, states: passes[tap].append(states.cpu())):
+        output = generate(
+            torch.tensor(rows, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            max_new_tokens=config.max_new_tokens,
+            pad_token_id=min(ends, default=0),
+            **sampling,
+        )
+    responses = [ended(row, ends) for row in output[:, longest:].tolist()]
+    if teacher is not None:
+        states = torch.cat([torch.cat(passes[tap], 1) for tap in taps], -1)  # [B, S, Dc]
+        for kept, prompt, response, pad in zip(states, prompts, responses, padding, strict=True):
+            read = len(prompt) + len(response) - 1  # the last token was never read
+            teacher.keep(Response(tuple(prompt), tuple(response)), kept[pad : pad + read])
+    return responses
+
+
+def tap_layers(config: RecordConfig, model: PreTrainedModel) -> tuple[int, ...]:
+    """Of the drafter to be trained, as a new one would have them."""
+    depth = model.config.get_text_config().num_hidden_layers
+    return tuple(taps_of(config.taps, depth))
 
 
 def ended(tokens: list[int], ends: set[int]) -> list[int]:

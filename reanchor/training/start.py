@@ -42,6 +42,11 @@ def numbers(text: str, what: str, limit: int) -> list[int]:
     return found
 
 
+def taps_of(told: str | None, depth: int) -> list[int]:
+    """The target layers that a new drafter reads."""
+    return spread(5, 1, depth - 3) if told is None else numbers(told, "taps", depth)
+
+
 def spread(count: int, first: int, last: int) -> list[int]:
     return [round(first + step * (last - first) / max(1, count - 1)) for step in range(count)]
 
@@ -50,7 +55,7 @@ def fresh(shape: Shape, target: PreTrainedModel) -> tuple[dict[str, Any], dict[s
     """A drafter of the target's own geometry; norms over heads, which the target may lack, start at one."""
     text = target.config.get_text_config()
     depth, hidden = text.num_hidden_layers, text.hidden_size
-    taps = spread(5, 1, depth - 3) if shape.taps is None else numbers(shape.taps, "taps", depth)
+    taps = taps_of(shape.taps, depth)
     copied = spread(3, depth // 4, depth * 3 // 4)
     if shape.layers is not None:
         copied = numbers(shape.layers, "layers", depth)

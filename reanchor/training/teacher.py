@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -26,17 +27,34 @@ class Teacher:
 
     @torch.no_grad()
     def features(self, response: Response) -> Tensor:
-        """[L, Dc] of the whole sequence."""
-        place = None if self.folder is None else self.folder / f"{self.key(response)}.safetensors"
+        """[L, Dc] of the whole sequence; [L - 1, Dc] where they were kept as it was generated, when nothing read its
+        last token. No block that fits into the sequence reads that row.
+        """
+        place = self.place(response)
         if place is not None and place.exists():
             return load_file(place)["features"].to(self.target.device)
         ids = torch.tensor(response.ids, device=self.target.device)
         features = self.target.prefill(ids, self.target.new_cache()).features
-        if place is not None:
-            part = place.with_suffix(".part")
-            save_file({"features": features.contiguous()}, part)
-            part.replace(place)
+        self.keep(response, features)
         return features
+
+    def keep(self, response: Response, features: Tensor) -> None:
+        """Write features down, where a folder keeps them; ValueError when it has no room."""
+        place = self.place(response)
+        if place is None:
+            return
+        part = place.with_suffix(".part")
+        try:
+            save_file({"features": features.contiguous()}, part)
+        except (OSError, SafetensorError) as error:
+            part.unlink(missing_ok=True)
+            raise ValueError(
+                f"cannot keep features in {str(self.folder)!r} ({error}): free some space, or leave --features out"
+            ) from error
+        part.replace(place)
+
+    def place(self, response: Response) -> Path | None:
+        return None if self.folder is None else self.folder / f"{self.key(response)}.safetensors"
 
     def key(self, response: Response) -> str:
         text = f"{self.target.tap_layers} {self.target.model.dtype} {response.ids}"

@@ -6,10 +6,13 @@ import json
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
+from reanchor.target import Target
 from reanchor.training.record_config import RecordConfig
 from reanchor.training.recording import Question, answered, record
 from reanchor.training.responses import read_responses
+from reanchor.training.teacher import Teacher
 from tests.tiny import VOCAB, greedy, tiny_target
 
 PROMPTS = [[3, 14, 15], [9, 2, 6, 5, 3, 5, 8], [9], [7, 9, 3, 2]]
@@ -92,3 +95,33 @@ def test_rows_hold_what_training_reads(model, tmp_path):
     record(model, QUESTIONS[:1], tmp_path / "out.jsonl", CONFIG, quiet)
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row.keys() == {"key", "source", "prompt_ids", "response_ids"} and row["key"] == "set/0"
+
+
+def test_features_are_kept_as_training_reads_them(model, tmp_path):
+    """Those of a batch with padding, against a pass over each text alone; the last token was never read."""
+    config = RecordConfig(max_new_tokens=12, batch=3, taps="0,1")
+    record(model, QUESTIONS, tmp_path / "out.jsonl", config, quiet, tmp_path / "kept")
+    found, _ = read_responses(tmp_path / "out.jsonl", VOCAB)
+    target = Target(model, (0, 1))
+    kept, alone = Teacher(target, tmp_path / "kept"), Teacher(target)
+    assert len(list((tmp_path / "kept").glob("*.safetensors"))) == len(found)
+    for each in found:
+        torch.testing.assert_close(kept.features(each), alone.features(each)[:-1], rtol=0, atol=1e-12)
+
+
+def test_what_cannot_be_kept_is_said(model, tmp_path):
+    for taps, folder, reason in (("0,9", tmp_path, "outside"), ("0,1", None, "give --features")):
+        with pytest.raises(ValueError, match=reason):
+            record(model, QUESTIONS, tmp_path / "o.jsonl", RecordConfig(taps=taps), quiet, folder)
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_features_without_room(model, tmp_path, monkeypatch):
+    def full(_tensors, path):
+        path.write_bytes(b"half")
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("reanchor.training.teacher.save_file", full)
+    with pytest.raises(ValueError, match="cannot keep features.*No space left"):
+        record(model, QUESTIONS, tmp_path / "o.jsonl", CONFIG, quiet, tmp_path / "kept")
+    assert not list((tmp_path / "kept").iterdir()) and not (tmp_path / "o.jsonl").exists()
