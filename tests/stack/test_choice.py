@@ -252,6 +252,18 @@ def test_gemma_4_with_per_layer_inputs_or_shared_rows():
         declined(Gemma4ForCausalLM(Gemma4TextConfig(**SHAPE, **more, global_head_dim=8)).eval(), reason)
 
 
+def test_autocast():
+    """Products in half precision are what was asked for, and what transformers' forward computes; afterwards lean."""
+    model, prompt = variant("llama", torch.float32), PROMPT.tolist()
+    decoder = SpeculativeDecoder(model, None, DecodeConfig("plain"))
+    with torch.autocast("cpu", torch.bfloat16):
+        tokens = [token for step in decoder.decode(prompt, SamplingConfig(8)) for token in step.tokens]
+        assert "autocast" in decoder.target.stack_report()["declined"]
+        assert tokens == greedy(model, torch.tensor(prompt), 8)
+    decoder = SpeculativeDecoder(model, None, DecodeConfig("plain"))
+    assert decoder.target.stack_report()["used"] == "lean"
+
+
 def test_mixed_precision_training_and_activations():
     model = variant("llama", torch.bfloat16)
     model.model.layers[0].input_layernorm.float()

@@ -57,6 +57,14 @@ def losses(folder):
 
 
 @pytest.mark.parametrize("carryover", [False, True])
+def test_mixed_precision(job, tmp_path, carryover):
+    """Passes without a gradient, too, heed autocast: the drafter is in float32, what enters it may not be."""
+    train(job("mixed", carryover, precision="bf16", epochs=0.4), MODEL, quiet)
+    found = losses(tmp_path / "mixed")
+    assert found and all(math.isfinite(loss) for loss in found.values())
+
+
+@pytest.mark.parametrize("carryover", [False, True])
 def test_a_resumed_run_is_the_run(job, tmp_path, monkeypatch, carryover):
     train(job("whole", carryover), MODEL, quiet)
     learn = Trainer.learn
