@@ -14,6 +14,7 @@ from reanchor.core import Draft, Plan, Retained, Tree, Verdict
 from reanchor.proposal.costs import Costs
 from reanchor.proposal.plan import Planner
 from reanchor.proposal.prices import Prices
+from reanchor.proposal.retention import first_children
 from reanchor.proposal.sources import (
     QUOTED,
     Chances,
@@ -200,15 +201,3 @@ def grow(trie: Trie, offers: Callable[[int], list[Offer]], floor: float = 0.0) -
         open_children(node)
         open_next(parent, place + 1)
     return values
-
-
-def first_children(tree: Tree, verdict: Verdict) -> list[int]:
-    """Down from the last accepted node by the first child, the likeliest one: the rejected path of a priced tree."""
-    first: dict[int, int] = {}
-    for node, parent in enumerate(tree.parents):
-        first.setdefault(parent, node)
-    kept, node = [], verdict.path[-1]
-    while node in first:
-        node = first[node]
-        kept.append(node)
-    return kept

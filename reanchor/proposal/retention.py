@@ -14,3 +14,17 @@ def rejected_path(tree: Tree, verdict: Verdict, rule: Retention) -> list[int]:
         return []
     chosen = beyond[0] if rule == "first" else max(beyond, key=len)
     return chosen[accepted:]
+
+
+def first_children(tree: Tree, verdict: Verdict) -> list[int]:
+    """Down from the last accepted node by the first child, the likeliest one: the rejected path of a tree without
+    inserted paths.
+    """
+    first: dict[int, int] = {}
+    for node, parent in enumerate(tree.parents):
+        first.setdefault(parent, node)
+    kept, node = [], verdict.path[-1]
+    while node in first:
+        node = first[node]
+        kept.append(node)
+    return kept

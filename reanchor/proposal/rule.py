@@ -11,7 +11,7 @@ from reanchor.proposal.assembly import assemble
 from reanchor.proposal.auto import Auto
 from reanchor.proposal.costs import Costs
 from reanchor.proposal.draws import Acceptance, grow_by_draws
-from reanchor.proposal.retention import rejected_path
+from reanchor.proposal.retention import first_children, rejected_path
 from reanchor.proposal.sources import Chances, TimesAt
 from reanchor.proposal.trie import Trie
 
@@ -44,6 +44,8 @@ class Rule:
         """The nodes whose states the next round reads."""
         if self.config.method != "reanchor" and not self.config.carryover:
             return []
+        if self.config.method == "ddtree":  # a tree of candidates has no inserted paths
+            return first_children(tree, verdict)
         return rejected_path(tree, verdict, self.config.retention)
 
     def learn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import reanchor.loop
 import reanchor.verification
 from reanchor import DecodeConfig, SpeculativeDecoder
 from reanchor.core import Retained
@@ -109,3 +110,42 @@ def test_processors_that_read_the_text_are_refused(model, tmp_path):
     choice = Choice(PROMPT, 4, sample=True, processors=processors("penalty"))
     with pytest.raises(ValueError, match="reads the text.*use stochastic 'sample'"):
         list(decoder.decode(PROMPT, choice=choice))
+
+
+CARRIERS = {
+    "chain": DecodeConfig("dflash", carryover=True, stochastic="sample"),
+    "shifts": DecodeConfig("reanchor", carryover=True, carry_shifted=True, stochastic="sample"),
+    "tree": DecodeConfig("ddtree", carryover=True, stochastic="sample", max_nodes=3),
+    "drawn tree": DecodeConfig("ddtree", carryover=True, stochastic="rejection", max_nodes=3),
+    "race": DecodeConfig("auto", carryover=True, carry_shifted=True, max_nodes=2),
+}
+
+
+@pytest.mark.parametrize("config", CARRIERS.values(), ids=CARRIERS)
+def test_carried_rows_leave_every_rule_its_distribution(model, tmp_path, config):
+    drafter = drafter_of(tmp_path, model, 2, True)
+    torch.manual_seed(1)
+    counts, carried = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64), 0
+    decoder = SpeculativeDecoder(model, drafter, config)
+    for _ in range(500):
+        choice = Choice(PROMPT, DEPTH + 1, sample=True, processors=processors("t1"))
+        steps = list(decoder.decode(PROMPT, choice=choice))
+        counts[tuple([token for step in steps for token in step.tokens][:DEPTH])] += 1
+        carried += sum(step.retained for step in steps if step.drafted)
+    assert carried > 100, "hardly anything was carried over, so nothing was tried"
+    assert p_value(counts, exact(model, processors("t1"))) > 1e-3
+
+
+def test_a_choice_swayed_by_the_draft_fails_the_same_test(model, tmp_path, monkeypatch):
+    """What the target draws must not hear of what was proposed."""
+    own = reanchor.loop.verify
+
+    def swayed(tree, logits, choice, *more):
+        logits = logits.clone()
+        for node, token in tree.children:
+            logits[node, token] += 1.0
+        return own(tree, logits, choice, *more)
+
+    monkeypatch.setattr(reanchor.loop, "verify", swayed)
+    with pytest.raises(AssertionError, match="assert 0.0 >|assert [0-9.]+e-"):
+        test_carried_rows_leave_every_rule_its_distribution(model, tmp_path, CARRIERS["chain"])
