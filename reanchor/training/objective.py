@@ -61,7 +61,8 @@ def scores(drafter: BlockDrafter, hidden: Tensor, previous: Tensor, vocabulary: 
         logits = drafter.score(hidden)
     else:
         rows = vocabulary.head_rows(head.weight)
-        logits = drafter.bend(F.linear(hidden.to(rows.dtype), rows))
+        bias = None if head.bias is None else head.bias[vocabulary.seen]
+        logits = drafter.bend(F.linear(hidden.to(rows.dtype), rows, bias))
     logits = logits.float()
     if drafter.config.markov is None:
         return logits

@@ -11,9 +11,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from reanchor.drafters.checkpoint import Checkpoint
+from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.loading import locate
+from reanchor.drafters.names import renamed
+from reanchor.drafters.recognition import recognise
 from reanchor.training.checkpoints import write_drafter
 from reanchor.training.shape import Shape
+
+NEW_BLOCK = 8
 
 
 def begin(folder: Path, source: str | None, shape: Shape, target: PreTrainedModel, carryover: bool) -> None:
@@ -22,14 +27,38 @@ def begin(folder: Path, source: str | None, shape: Shape, target: PreTrainedMode
         config, tensors = fresh(shape, target)
     else:
         checkpoint = Checkpoint(locate(source))
-        config, tensors = dict(checkpoint.config), checkpoint.tensors()
-        if shape.markov_rank and "markov_head.markov_w1.weight" not in tensors:
-            config, tensors = with_markov(config, tensors, shape.markov_rank)
+        found = recognise(checkpoint).config
+        refuse_another_shape(shape, found, source)
+        config, tensors = dict(checkpoint.config), renamed(checkpoint.tensors())
+        if shape.markov_rank and found.markov is None:
+            sizes = found.vocab_size, found.hidden_size, found.shifted
+            config, tensors = with_markov(config, tensors, shape.markov_rank, *sizes)
     if carryover and "carryover_embedding" not in tensors:
         width = tensors["fc.weight"].shape[1]
         tensors["carryover_embedding"] = torch.zeros(width)
-        config["dflash_config"] = {**config.get("dflash_config", {}), "carryover": True}
+        if config.get("dflash_config") is None:
+            config["carryover"] = True
+        else:
+            config["dflash_config"] = {**config["dflash_config"], "carryover": True}
     write_drafter(folder, config, tensors, torch.float32)
+
+
+def refuse_another_shape(shape: Shape, found: DrafterConfig, source: str) -> None:
+    """What was asked for must be what the checkpoint is; a Markov head can be added, the rest is in its tensors."""
+    markov = found.markov
+    asked = {  # None: not asked for
+        "block_size {}": (found.block_size, shape.block_size),
+        "taps {}": (",".join(map(str, found.tap_layers)), shape.taps and shape.taps.replace(" ", "")),
+        "mask_token {}": (found.mask_token_id, shape.mask_token),
+        "{} layers": (found.layers, shape.layers and len(shape.layers.split(","))),
+        "markov_rank {}": (markov and markov.rank, markov and (shape.markov_rank or None)),
+    }
+    for words, (has, wanted) in asked.items():
+        if wanted is not None and has != wanted:
+            raise ValueError(
+                f"the drafter {source!r} has {words.format(has)}, not {wanted}: one that starts from a checkpoint "
+                "keeps its shape; leave that option out, or leave out --init"
+            )
 
 
 def numbers(text: str, what: str, limit: int) -> list[int]:
@@ -69,7 +98,9 @@ def fresh(shape: Shape, target: PreTrainedModel) -> tuple[dict[str, Any], dict[s
     for place, layer in enumerate(copied):
         tensors |= copied_layer(state, layer, place, head_dim)
     config = geometry(target, shape, taps, len(copied), head_dim)
-    return with_markov(config, tensors, shape.markov_rank) if shape.markov_rank else (config, tensors)
+    if not shape.markov_rank:
+        return config, tensors
+    return with_markov(config, tensors, shape.markov_rank, text.vocab_size, hidden, shifted=False)
 
 
 def copied_layer(state: dict[str, Tensor], layer: int, place: int, head_dim: int) -> dict[str, Tensor]:
@@ -110,7 +141,7 @@ def geometry(
         "rope_parameters": json.loads(json.dumps(text.rope_parameters)),
         "layer_types": ["full_attention"] * layers,
         "num_target_layers": text.num_hidden_layers,
-        "block_size": shape.block_size,
+        "block_size": shape.block_size or NEW_BLOCK,
         "dflash_config": {"mask_token_id": mask_token(target, shape), "target_layer_ids": taps},
     }
 
@@ -125,10 +156,14 @@ def mask_token(target: PreTrainedModel, shape: Shape) -> int:
 
 
 def with_markov(
-    config: dict[str, Any], tensors: dict[str, Tensor], rank: int
+    config: dict[str, Any],
+    tensors: dict[str, Tensor],
+    rank: int,
+    vocabulary: int,
+    hidden: int,
+    shifted: bool,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """DSpark's heads on a DFlash body; the correction starts at nothing, the confidence at even odds."""
-    vocabulary, hidden = config["vocab_size"], config["hidden_size"]
     generator = torch.Generator().manual_seed(0)
     added = {
         "markov_head.markov_w1.weight": torch.randn(vocabulary, rank, generator=generator) * rank**-0.5,
@@ -137,12 +172,12 @@ def with_markov(
         "confidence_head.proj.bias": torch.zeros(1),
     }
     nested = {
-        **config["dflash_config"],
+        **(config.get("dflash_config") or {}),
         "projector_type": "dspark",
         "markov_rank": rank,
         "markov_head_type": "vanilla",
         "enable_confidence_head": True,
         "confidence_head_with_markov": True,
-        "sample_from_anchor": False,
+        "sample_from_anchor": shifted,
     }
     return {**config, "architectures": ["DSparkDraftModel"], "dflash_config": nested}, {**tensors, **added}

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from reanchor.drafters.checkpoint import Checkpoint
 from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.recognition import recognise
 from reanchor.training.anchors import Order, rng_of, slot_weights
 from reanchor.training.config import TrainConfig
 from reanchor.training.lesson import Lesson, Pupil
-from reanchor.training.objective import Vocabulary, acceptance, refuse_untrainable, worth
+from reanchor.training.objective import Vocabulary, acceptance, refuse_untrainable, scores, worth
 from reanchor.training.run import unfreeze
 from reanchor.training.shape import Shape
 from reanchor.training.start import begin
@@ -155,6 +157,58 @@ def test_a_new_drafter_starts_as_copies_of_the_targets_layers(tmp_path, rank):
 def test_bad_shapes_are_refused(tmp_path, shape, reason):
     with pytest.raises(ValueError, match=reason):
         begin(tmp_path, None, Shape(**({"block_size": 4, "mask_token": 95} | shape)), MODEL, False)
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    ["dflash prefixed", "dflash renamed", "deepspec dflash", "deepspec gemma", "speculators dspark"],
+)
+def test_any_dialect_is_continued(tmp_path, dialect):
+    """A start that was written differs from its checkpoint by what was added."""
+    folder = writer.DIALECTS[dialect].save(tmp_path / "theirs")
+    begin(tmp_path / "start", str(folder), Shape(), MODEL, True)
+    theirs, ours = (recognise(Checkpoint(each)).config for each in (folder, tmp_path / "start"))
+    assert ours == replace(theirs, carryover=True)
+
+
+@pytest.mark.parametrize("dialect", ["dflash", "deepspec dflash", "speculators dflash"])
+def test_a_markov_head_joins_any_dialect(tmp_path, dialect):
+    folder = writer.DIALECTS[dialect].save(tmp_path / "theirs")
+    begin(tmp_path / "start", str(folder), Shape(markov_rank=3), MODEL, False)
+    theirs, ours = (recognise(Checkpoint(each)).config for each in (folder, tmp_path / "start"))
+    assert ours.markov.rank == 3 and ours.confidence is not None
+    assert (ours.shifted, ours.block_size, ours.tap_layers) == (
+        theirs.shifted,
+        theirs.block_size,
+        theirs.tap_layers,
+    )
+
+
+@pytest.mark.parametrize(
+    "shape, reason",
+    [
+        ({"block_size": 8}, "block_size 4, not 8"),
+        ({"taps": "1,2"}, "taps 0,2,4, not 1,2"),
+        ({"mask_token": 3}, "mask_token 95, not 3"),
+        ({"layers": "1"}, "2 layers, not 1"),
+    ],
+)
+def test_a_checkpoint_keeps_its_shape(tmp_path, shape, reason):
+    folder = writer.DIALECTS["dflash"].save(tmp_path / "theirs")
+    with pytest.raises(ValueError, match=f"{reason}.*keeps its shape"):
+        begin(tmp_path / "start", str(folder), Shape(**shape), MODEL, False)
+    same = Shape(4, "1,2", "0,2,4", 95)
+    begin(tmp_path / "start", str(folder), same, MODEL, False)
+
+
+def test_the_heads_bias_counts_among_seen_tokens(drafter):
+    torch.manual_seed(2)
+    head = torch.nn.Linear(writer.H, writer.V, dtype=torch.float64)
+    drafter.borrow(drafter.borrowed[0], head)
+    hidden = torch.randn(2, drafter.proposals, writer.H, dtype=torch.float64)
+    seen, previous = torch.tensor([3, 8, 40]), torch.zeros(2, drafter.proposals, dtype=torch.long)
+    found = scores(drafter, hidden, previous, Vocabulary(writer.V, seen))
+    torch.testing.assert_close(found, drafter.score(hidden)[..., seen].float())
 
 
 def test_only_what_the_loss_knows_is_trained(tmp_path):
