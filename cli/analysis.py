@@ -20,6 +20,7 @@ from .outlet import show
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
+COMPARED = ("recall", "carried")  # with a baseline
 TITLES = {
     "recall": "Recall of the target's tokens at the same anchors",
     "reconvergence": "Local gain of carried rows by re-convergence count",
@@ -29,7 +30,28 @@ TITLES = {
 }
 
 
+def refuse_unread(given: dict[str, Any], terms: Any) -> None:
+    """ValueError for an option of `reanchor bench` that an analysis, which decodes greedy chains, would pass over."""
+    unread = {
+        "--method": given["methods"],
+        "--peer": given["peers"],
+        "--ablation": given["ablation"],
+        "--sweep": given["sweeps"],
+        "--output": given["output"],
+        "--csv": given["form"] == "csv",
+        "--temperature": any(terms.temperatures),
+    }
+    for name, there in unread.items():
+        if there:
+            raise ValueError(f"{name} has no part in --analysis: leave it out")
+    if given["baseline"] is not None and given["analysis"] not in COMPARED:
+        raise ValueError(
+            f"--analysis {given['analysis']} compares with no --baseline; {' and '.join(COMPARED)} do"
+        )
+
+
 def analyse(given: dict[str, Any], terms: Any) -> None:
+    refuse_unread(given, terms)
     with console.status("Loading"):
         pair = load(terms.decode, {**given, "compare": False})
         baseline = None if given["baseline"] is None else drafter_for(given["baseline"], pair.target)
@@ -63,17 +85,26 @@ def check_fit(pair: Pair, baseline: Any) -> None:
             )
 
 
+def openings(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[list[int]]]:
+    """Every set's first turns, those left out that leave no room for an answer."""
+    bench = terms.bench(pair, conversation_of(pair, terms), ())
+    unfit = bench.unfit(sets)
+    if unfit:
+        say(f"skipped for the length of their first turn: {', '.join(each.id for each in unfit)}")
+    fit = {each.name: [prompt for prompt in each.prompts if prompt not in unfit] for each in sets}
+    return {name: [bench.opening(prompt) for prompt in prompts] for name, prompts in fit.items() if prompts}
+
+
 def watched(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[Observed]]:
     """Greedy decodes of every set's prompts, first turns only."""
-    conversation, end_ids = conversation_of(pair, terms), ends_of(pair)
+    end_ids = ends_of(pair)
     found: dict[str, list[Observed]] = {}
-    for each in sets:
-        found[each.name] = []
-        for place, prompt in enumerate(each.prompts, 1):
-            ids = conversation.encode(prompt.turns[:1], [])
+    for name, prompts in openings(pair, sets, terms).items():
+        found[name] = []
+        for place, ids in enumerate(prompts, 1):
             one = observe(pair.target, pair.drafter, ids, terms.sampling.max_new_tokens, end_ids)  # type: ignore[arg-type]
-            found[each.name] += [] if one is None else [one]
-            say(f"{each.name}: {place}/{len(each.prompts)} prompts decoded")
+            found[name] += [] if one is None else [one]
+            say(f"{name}: {place}/{len(prompts)} prompts decoded")
     return found
 
 
@@ -84,17 +115,16 @@ def ends_of(pair: Pair) -> tuple[int, ...]:
 
 def carried(pair: Pair, sets: list[PromptSet], terms: Any, baseline: Any) -> Tables:
     """One row a set: tau of chains that carry nothing, bare states, or states with the embedding."""
-    conversation, rows = conversation_of(pair, terms), []
+    rows = []
     drafters = [] if baseline is None else [("baseline", baseline, "nothing")]
     drafters += [(kind, pair.drafter, kind) for kind in CARRIED]
-    for each in sets:
-        prompts = [conversation.encode(prompt.turns[:1], []) for prompt in each.prompts]
-        row: dict[str, Any] = {"dataset": each.name, "prompts": len(prompts)}
+    for dataset, prompts in openings(pair, sets, terms).items():
+        row: dict[str, Any] = {"dataset": dataset, "prompts": len(prompts)}
         for name, drafter, kind in drafters:
             row[name] = acceptance_length(
                 pair.target, drafter, prompts, terms.sampling.max_new_tokens, ends_of(pair), kind
             )
-            say(f"{each.name}: {name} {row[name]:.3f}")
+            say(f"{dataset}: {name} {row[name]:.3f}")
         rows.append(row)
     return {"carried": rows}
 

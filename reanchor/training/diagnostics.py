@@ -115,7 +115,8 @@ def by_dataset(rounds: Mapping[str, Rows]) -> Rows:
     }
     for name in names:
         pair = torch.cat([torch.tensor([[each[name] for each in table]]).float(), gains.float()])
-        row[name] = float(torch.corrcoef(pair)[0, 1])
+        found = float(torch.corrcoef(pair)[0, 1])
+        row[name] = found if math.isfinite(found) else None  # what never varies goes with nothing
     return [*table, row]
 
 
@@ -135,6 +136,8 @@ def attention(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
                     shares[layer, count].append(value)
     layers = sorted({layer for layer, _ in shares})
     table: Rows = []
+    if not layers:
+        return table
     for count in [*sorted({count for _, count in shares}), None]:
         found = {
             layer: [

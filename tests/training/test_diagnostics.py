@@ -186,3 +186,49 @@ def test_a_drafter_that_carries_nothing_is_refused(target, tmp_path):
         main, ["bench", "--analysis", "recall", "--target", str(target), "--drafter", str(tmp_path), "--raw"]
     )
     assert done.exit_code == 2 and "reads rejected states" in done.output
+
+
+def test_nothing_observed_makes_empty_tables(drafter):
+    assert diagnostics.recall([], drafter, None) == []
+    assert diagnostics.rejected_rounds([], drafter) == []
+    assert diagnostics.by_reconvergence([]) == diagnostics.by_dataset({"a": []}) == []
+    assert diagnostics.attention([], drafter) == []
+
+
+def test_what_never_varies_correlates_with_nothing():
+    rows = [{"states": 3, "agreement": 1, "R": 0, "gain": 0}]
+    table = diagnostics.by_dataset(dict.fromkeys("abc", rows))
+    assert table[-1]["R"] is None and json.loads(json.dumps(table, allow_nan=False))
+
+
+@pytest.mark.parametrize(
+    "more, reason",
+    [
+        (["--temperature", "1"], "--temperature"),
+        (["--method", "reanchor"], "--method"),
+        (["--csv"], "--csv"),
+        (["--sweep", "max_nodes=8,16"], "--sweep"),
+        (["--output", "results.jsonl"], "--output"),
+    ],
+)
+def test_what_an_analysis_does_not_read_is_refused(more, reason):
+    done = CliRunner().invoke(main, ["bench", "--analysis", "recall", *more])
+    assert done.exit_code == 2 and f"{reason} has no part in --analysis" in done.output
+
+
+def test_only_some_analyses_compare_with_a_baseline():
+    done = CliRunner().invoke(main, ["bench", "--analysis", "attention", "--baseline", "demo"])
+    assert done.exit_code == 2 and "compares with no --baseline" in done.output
+
+
+def test_prompts_too_long_are_skipped(target, folder, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    turns = [" ".join(["3"] * 300), "1 2 3 4 5 6 7"]
+    prompts.write_text("".join(json.dumps({"id": str(n), "turns": [t]}) + "\n" for n, t in enumerate(turns)))
+    for analysis in ("recall", "carried"):
+        arguments = ["bench", "--analysis", analysis, "--target", target, "--drafter", folder, "--raw"]
+        arguments += ["--prompts", prompts, "--max-new-tokens", 12, "--json"]
+        done = CliRunner().invoke(main, [str(each) for each in arguments])
+        assert done.exit_code == 0, done.output
+        assert "skipped for the length of their first turn: 0" in done.stderr.replace("\n", " ")
+        assert all(json.loads(done.stdout)["tables"].values())
