@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,15 @@ from reanchor.config import check_fields, knob
 Precision = Literal["no", "bf16", "fp16"]
 Schedule = Literal["cosine", "constant"]
 DECAY = {16: 7.0, 10: 5.0, 8: 4.0}  # gamma by block size, as published
+
+LEAST = {"weight_decay": 0, "held_out": 0, "probe": 0, "decode_prompts": 0, "decode_tokens": 1}
+
+
+def refuse_endless(config: object) -> None:
+    """ValueError for a number that is none, or has no end."""
+    for name, value in vars(config).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} must be a finite number, got {value}")
 
 
 @dataclass(frozen=True)
@@ -43,14 +53,18 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        refuse_endless(self)
         for name in ("epochs", "batch", "anchors", "max_length", "lr", "carry_lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name, least in LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup must lie in [0, 1), got {self.warmup}")
         if self.gamma is not None and not self.gamma > 0:
             raise ValueError(f"gamma must be positive, got {self.gamma}")
-        if self.held_out < 0 or self.probe > self.held_out or self.decode_prompts > self.held_out:
+        if self.probe > self.held_out or self.decode_prompts > self.held_out:
             raise ValueError(
                 f"held_out is {self.held_out}, but probe {self.probe} and decode_prompts {self.decode_prompts} "
                 "come out of it; hold out more or probe fewer"
@@ -60,4 +74,13 @@ class TrainConfig:
         return self.gamma or DECAY.get(block_size, block_size / 2)
 
 
-RESUMABLE = ("minutes", "evaluate_every", "save_every", "probe", "decode_prompts", "decode_tokens")
+# What a resumed run may change: none of it changes a loss.
+RESUMABLE = (
+    "minutes",
+    "evaluate_every",
+    "save_every",
+    "probe",
+    "decode_prompts",
+    "decode_tokens",
+    "features",
+)

@@ -13,6 +13,17 @@ NAMES = {
 }
 
 
+def read(log: Path) -> list[dict[str, Any]]:
+    """A log's records; without the line that a run was stopped in."""
+    found: list[dict[str, Any]] = []
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
 def smooth(values: list[float], share: float = 0.02) -> list[float]:
     """A running mean that forgets slowly."""
     found, mean = [], values[0]
@@ -27,9 +38,7 @@ def draw(log: Path, picture: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    records: list[dict[str, Any]] = [
-        json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()
-    ]
+    records = read(log)
     steps = [record for record in records if "loss" in record]
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)

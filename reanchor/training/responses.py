@@ -57,9 +57,10 @@ def response_of(row: Any, number: int, path: Path, vocabulary: int) -> Response:
         ) from None
     if not response.prompt_ids or not all(isinstance(each, int) for each in response.ids):
         raise ValueError(f"{where} must hold a non-empty prompt and whole numbers")
-    if not 0 <= min(response.ids) <= max(response.ids) < vocabulary:
+    stranger = next((token for token in response.ids if not 0 <= token < vocabulary), None)
+    if stranger is not None:
         raise ValueError(
-            f"{where} has token {max(response.ids)}, the target's vocabulary is {vocabulary}: the responses are "
+            f"{where} has token {stranger}, the target's vocabulary is {vocabulary}: the responses are "
             "another tokenizer's; regenerate them with this target"
         )
     return response

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from reanchor.drafters.loading import load_drafter
 from reanchor.target import Target
 from reanchor.training import checkpoints
 from reanchor.training.config import RESUMABLE, TrainConfig
-from reanchor.training.curves import draw
+from reanchor.training.curves import draw, read
 from reanchor.training.lesson import Lesson, Pupil
 from reanchor.training.objective import Vocabulary, refuse_untrainable
 from reanchor.training.responses import read_responses, split
@@ -37,6 +39,7 @@ class Job:
     carryover: bool
     shape: Shape
     config: TrainConfig
+    target: str = ""  # the name of the target, for the record
     features: Path | None = None  # where features are kept; None computes them each time
     resume: bool = False
 
@@ -48,11 +51,14 @@ def train(job: Job, model: PreTrainedModel, say: Say) -> Path:
     vocabulary = model.config.get_text_config().vocab_size
     responses, unfinished = read_responses(job.responses, vocabulary)
     processes = PartialState(cpu=model.device.type == "cpu")
+    settings = settings_of(job, model)
     with processes.main_process_first():
-        resumed = place(job)
+        resumed = checkpoints.latest(job.out / "checkpoints")
         source = job.out / "start" if resumed is None else resumed
-        if resumed is None and processes.is_main_process:
-            begin(source, job.start, job.shape, model, job.carryover)
+        if processes.is_main_process:
+            settle(job, resumed, settings)
+            if resumed is None:
+                begin(source, job.start, job.shape, model, job.carryover)
     drafter = load_drafter(source, model, dtype=torch.float32)
     refuse_untrainable(drafter)
     unfreeze(drafter)
@@ -78,34 +84,49 @@ def train(job: Job, model: PreTrainedModel, say: Say) -> Path:
     )
     done = trainer.run()
     if trainer.accelerator.is_main_process:
-        sum_up(job, trainer, done)
+        sum_up(job.out, trainer, settings, done)
     return job.out / "drafter"
 
 
-def place(job: Job) -> Path | None:
-    """The checkpoint to go on from; None for a run that begins, whose start is then on disk."""
-    kept = checkpoints.latest(job.out / "checkpoints")
+def settings_of(job: Job, model: PreTrainedModel) -> dict[str, Any]:
+    """All that was asked for."""
+    return (
+        asdict(job.shape)
+        | asdict(job.config)
+        | {
+            "carryover": job.carryover,
+            "start": job.start,
+            "target": job.target,
+            "target_dtype": str(model.dtype).removeprefix("torch."),
+            "responses": str(job.responses),
+            "responses_digest": hashlib.sha256(job.responses.read_bytes()).hexdigest(),
+            "features": None if job.features is None else str(job.features),
+        }
+    )
+
+
+def settle(job: Job, kept: Path | None, asked: Mapping[str, Any]) -> None:
+    """A run that begins writes down what a resumed one must share; one that goes on is held to it."""
     if kept is not None and not job.resume:
         raise ValueError(f"{str(job.out)!r} holds a run already: give --resume, or another folder")
     settings = job.out / "settings.json"
-    wanted = {key: value for key, value in asdict(job.config).items() if key not in RESUMABLE}
-    wanted |= {"carryover": job.carryover, "start": job.start, "responses": str(job.responses)}
-    if kept is not None:
+    wanted = {key: value for key, value in asked.items() if key not in RESUMABLE}
+    if kept is None:
+        job.out.mkdir(parents=True, exist_ok=True)
+        (job.out / "log.jsonl").unlink(missing_ok=True)
+        settings.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
+        return
+    try:
         before = json.loads(settings.read_text(encoding="utf-8"))
-        changed = [
-            f"{key} was {before.get(key)!r}, is {wanted[key]!r}"
-            for key in wanted
-            if before.get(key) != wanted[key]
-        ]
-        if changed:
-            raise ValueError(
-                f"a resumed run keeps its settings ({'; '.join(changed)}): start another with --out"
-            )
-        return kept
-    job.out.mkdir(parents=True, exist_ok=True)
-    (job.out / "log.jsonl").unlink(missing_ok=True)
-    settings.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
-    return None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read what the run began with ({error}): start another with --out") from None
+    changed = [
+        f"{key} was {before[key]!r}, is {wanted[key]!r}"
+        for key in wanted
+        if key in before and before[key] != wanted[key]
+    ]
+    if changed:
+        raise ValueError(f"a resumed run keeps its settings ({'; '.join(changed)}): start another with --out")
 
 
 def unfreeze(drafter: BlockDrafter) -> None:
@@ -113,10 +134,20 @@ def unfreeze(drafter: BlockDrafter) -> None:
         parameter.requires_grad_(not name.startswith(FROZEN))
 
 
-def sum_up(job: Job, trainer: Trainer, done: bool) -> None:
-    draw(job.out / "log.jsonl", job.out / "curves.png")
-    lines = (job.out / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+def shape_of(drafter: BlockDrafter) -> dict[str, Any]:
+    config = drafter.config
+    return {
+        "family": config.family,
+        "layers": config.layers,
+        "tap_layers": list(config.tap_layers),
+        "block_size": config.block_size,
+        "markov_rank": config.markov.rank if config.markov else 0,
+    }
+
+
+def sum_up(out: Path, trainer: Trainer, settings: dict[str, Any], done: bool) -> None:
+    draw(out / "log.jsonl", out / "curves.png")
+    records = read(out / "log.jsonl")
     evaluations = [record for record in records if record.get("evaluation")]
     steps = [record for record in records if "loss" in record]
     summary: dict[str, Any] = {
@@ -129,15 +160,12 @@ def sum_up(job: Job, trainer: Trainer, done: bool) -> None:
         "dropped_responses": trainer.data.dropped,
         "cut_lines": trainer.data.unfinished,
         "parameters": sum(each.numel() for each in trainer.learned),
-        "precision": job.config.precision,
         "device": str(trainer.accelerator.device),
         "processes": trainer.accelerator.num_processes,
         "first_evaluation": evaluations[0] if evaluations else None,
         "last_evaluation": evaluations[-1] if evaluations else None,
-        "settings": asdict(job.config),
-        "shape": asdict(job.shape),
-        "carryover": job.carryover,
-        "start": job.start,
+        "settings": settings,
+        "drafter": shape_of(trainer.drafter),
         "torch": torch.__version__,
     }
-    (job.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -17,6 +17,7 @@ from reanchor.drafters.block import BlockDrafter
 from reanchor.training import checkpoints
 from reanchor.training.anchors import Order, rng_of
 from reanchor.training.config import TrainConfig
+from reanchor.training.curves import read
 from reanchor.training.evaluation import decoded, matched
 from reanchor.training.lesson import Lesson, Pupil
 from reanchor.training.objective import acceptance
@@ -87,14 +88,14 @@ class Trainer:
         if self.step == 0:
             self.evaluate()
         while self.step < self.total:
-            if self.config.minutes is not None and self.minutes_since(self.begun) >= self.config.minutes:
+            if self.config.minutes is not None and self.due(self.begun, self.config.minutes):
                 self.save()
                 return False
             record = self.learn()
             self.log(record)
-            if self.minutes_since(self.evaluated) >= self.config.evaluate_every:
+            if self.due(self.evaluated, self.config.evaluate_every):
                 self.evaluate()
-            if self.minutes_since(self.saved) >= self.config.save_every:
+            if self.due(self.saved, self.config.save_every):
                 self.save()
         self.evaluate()
         self.save()
@@ -159,13 +160,18 @@ class Trainer:
         counts["dropped"] += material.dropped
 
     def check(self, loss: float, norm: float) -> None:
-        if math.isfinite(loss) and math.isfinite(norm):
+        scaler = (
+            self.accelerator.scaler
+        )  # of fp16: it passes over steps whose gradients were too large for it
+        if math.isfinite(loss) and (math.isfinite(norm) or scaler is not None):
             return
+        raise self.stray(f"at step {self.step + 1} the loss is {loss} and the gradient's norm {norm}")
+
+    def stray(self, what: str) -> ValueError:
+        """What went wrong and what is left: a resumed run keeps its rate, so the remedy is another run."""
         kept = checkpoints.latest(self.out / "checkpoints")
-        raise ValueError(
-            f"at step {self.step + 1} the loss is {loss} and the gradient's norm {norm}: lower --lr and resume from "
-            f"{'the start' if kept is None else repr(str(kept))}, the last good checkpoint"
-        )
+        begin = "" if kept is None else f" from the last good checkpoint, --init {str(kept)!r},"
+        return ValueError(f"{what}: lower --lr and start another run{begin} with another --out")
 
     def evaluate(self) -> None:
         if not self.accelerator.is_main_process:
@@ -186,8 +192,13 @@ class Trainer:
         return DecodeConfig(method="dflash")  # carried rows are read wherever the drafter can
 
     def save(self) -> None:
+        """A checkpoint and the drafter, of weights that are numbers: a step's loss says nothing of those it left."""
+        if not all(bool(torch.isfinite(each).all()) for each in self.learned):
+            raise self.stray(f"after step {self.step} a weight is no finite number")
         if self.accelerator.is_main_process:
             state = {"step": self.step, "optimiser": self.optimiser.state_dict()}
+            if self.accelerator.scaler is not None:
+                state["scaler"] = self.accelerator.scaler.state_dict()
             folder = checkpoints.save(self.out / "checkpoints", self.step, self.written, self.drafter, state)
             checkpoints.write_drafter(
                 self.out / "drafter", self.written, checkpoints.tensors_of(self.drafter), torch.bfloat16
@@ -201,12 +212,12 @@ class Trainer:
         state = checkpoints.load_state(folder)
         self.step = state["step"]
         self.optimiser.load_state_dict(state["optimiser"])
-        log = self.out / "log.jsonl"
-        if log.exists() and self.accelerator.is_main_process:
-            lines = [
-                line for line in log.read_text().splitlines(True) if json.loads(line)["step"] <= self.step
-            ]
-            log.write_text("".join(lines))
+        if self.accelerator.scaler is not None and "scaler" in state:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        if self.accelerator.is_main_process:
+            log = self.out / "log.jsonl"
+            records = [record for record in read(log) if record["step"] <= self.step]
+            log.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
     def log(self, record: dict[str, Any]) -> None:
         if not self.accelerator.is_main_process:
@@ -220,5 +231,12 @@ class Trainer:
         )
         self.say(f"step {record['step']}/{self.total}: {told}")
 
-    def minutes_since(self, moment: float) -> float:
-        return (time.monotonic() - moment) / 60
+    def due(self, moment: float, minutes: float) -> bool:
+        """Are the minutes since then over? By the first process's clock: all must do the same next."""
+        told = torch.tensor(
+            float((time.monotonic() - moment) / 60 >= minutes), device=self.accelerator.device
+        )
+        if not self.accelerator.is_main_process:
+            told.zero_()
+        sure: Any = self.accelerator.reduce(told)
+        return bool(sure > 0)

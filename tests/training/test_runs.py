@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from reanchor.training import checkpoints
@@ -39,7 +41,8 @@ def job(tmp_path):
 
     def make(name="run", carryover=True, resume=False, **changes):
         config = TrainConfig(**(SETTINGS | changes))
-        return Job(responses, tmp_path / name, str(start), carryover, Shape(), config, resume=resume)
+        place = tmp_path / name
+        return Job(responses, place, str(start), carryover, Shape(), config, "planted", resume=resume)
 
     return make
 
@@ -90,7 +93,18 @@ def test_what_a_run_leaves(job, tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["finished"] and summary["steps"] == summary["total_steps"] == 6
     assert summary["training_responses"] == 24 and summary["held_out_responses"] == 4
-    assert summary["settings"]["batch"] == 4 and summary["carryover"] is True
+    settings = summary["settings"]
+    assert settings["batch"] == 4 and settings["carryover"] is True and settings["block_size"] is None
+    assert settings["target"] == "planted" and settings["target_dtype"] == "float32"
+    assert settings["responses"].endswith("responses.jsonl") and settings["start"].endswith("start")
+    drafter = {
+        "family": "dflash",
+        "layers": 1,
+        "tap_layers": [0],
+        "block_size": planted.BLOCK,
+        "markov_rank": 0,
+    }
+    assert summary["drafter"] == drafter
     evaluations = [record for record in records(tmp_path / "run") if "evaluation" in record]
     assert [record["step"] for record in evaluations] == [0, 6]
     assert all({"tau", "matched_on", "matched_off"} <= record.keys() for record in evaluations)
@@ -139,11 +153,99 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good(job, tmp_path, m
         return learn(self)
 
     monkeypatch.setattr(Trainer, "learn", spoil)
-    with pytest.raises(ValueError, match=r"at step 3 the loss is nan.*lower --lr.*step-0000002"):
+    with pytest.raises(ValueError, match=r"at step 3 the loss is nan.*lower --lr.*--init '.*step-0000002'"):
         train(job(save_every=0.0), MODEL, quiet)
     kept = checkpoints.latest(tmp_path / "run" / "checkpoints")
     assert kept is not None and kept.name == "step-0000002"
     assert all(torch.isfinite(tensor).all() for tensor in load_file(kept / "model.safetensors").values())
+
+
+def test_weights_that_are_no_numbers_are_not_saved(job, tmp_path, monkeypatch):
+    """Spoilt by the step itself, whose loss was still a number."""
+    learn = Trainer.learn
+
+    def spoil(self):
+        record = learn(self)
+        if self.step == 3:
+            with torch.no_grad():
+                self.drafter.body.fc.weight[0, 0] = math.inf
+        return record
+
+    monkeypatch.setattr(Trainer, "learn", spoil)
+    with pytest.raises(ValueError, match=r"after step 3 a weight is no finite number.*step-0000002"):
+        train(job(save_every=0.0), MODEL, quiet)
+    for kept in (tmp_path / "run" / "checkpoints" / "step-0000002", tmp_path / "run" / "drafter"):
+        tensors = load_file(kept / "model.safetensors")
+        assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
+    rest = job("rest", lr=1e-4)
+    monkeypatch.undo()
+    train(replace(rest, start=str(tmp_path / "run" / "checkpoints" / "step-0000002")), MODEL, quiet)
+
+
+def test_a_drafter_is_replaced_only_by_a_whole_one(job, tmp_path, monkeypatch):
+    folder = train(job(minutes=0.0), MODEL, quiet)
+    before = (folder / "model.safetensors").read_bytes()
+    own = checkpoints.save_file
+
+    def full(tensors, path, **more):
+        if next(iter(tensors.values())).dtype == torch.bfloat16:
+            path.write_bytes(b"half")
+            raise SafetensorError("No space left on device")
+        own(tensors, path, **more)
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(ValueError, match=r"cannot write .*drafter.*No space left on device.*free some space"):
+        train(job(resume=True), MODEL, quiet)
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_a_log_cut_off_in_a_line_is_gone_on_with(job, tmp_path):
+    train(job("whole"), MODEL, quiet)
+    train(job(minutes=0.0), MODEL, quiet)
+    with (tmp_path / "run" / "log.jsonl").open("a") as file:
+        file.write('{"step": 1, "lo')
+    train(job(resume=True), MODEL, quiet)
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+
+
+def test_a_damaged_checkpoint_is_named(job, tmp_path):
+    train(job(minutes=0.0), MODEL, quiet)
+    state = tmp_path / "run" / "checkpoints" / "step-0000000" / checkpoints.STATE
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(ValueError, match="step-0000000.*is damaged.*remove it"):
+        train(job(resume=True), MODEL, quiet)
+
+
+def test_a_step_is_saved_once(job, tmp_path):
+    """A checkpoint of the same step is not thrown away to be written again."""
+    train(job(minutes=0.0), MODEL, quiet)
+    state = tmp_path / "run" / "checkpoints" / "step-0000000" / checkpoints.STATE
+    before = state.stat().st_ino
+    train(job(minutes=0.0, resume=True), MODEL, quiet)
+    assert state.stat().st_ino == before
+
+
+def test_other_responses_or_another_target_are_another_run(job, tmp_path):
+    run = job(minutes=0.0)
+    train(run, MODEL, quiet)
+    with pytest.raises(ValueError, match="target was 'planted', is 'another'"):
+        train(replace(run, resume=True, target="another"), MODEL, quiet)
+    with pytest.raises(ValueError, match="block_size was None, is 7"):
+        train(replace(run, resume=True, shape=Shape(7)), MODEL, quiet)
+    with run.responses.open("a") as file:
+        file.write(LINE)
+    with pytest.raises(ValueError, match="responses_digest was"):
+        train(replace(run, resume=True), MODEL, quiet)
+
+
+def test_a_run_begun_by_an_earlier_version_goes_on(job, tmp_path):
+    train(job(minutes=0.0), MODEL, quiet)
+    path = tmp_path / "run" / "settings.json"
+    settings = json.loads(path.read_text())
+    del settings["responses_digest"], settings["target"]
+    path.write_text(json.dumps(settings))
+    train(job(resume=True), MODEL, quiet)
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(job, tmp_path, monkeypatch):
@@ -164,6 +266,22 @@ def test_a_full_disk_leaves_the_checkpoint_before(job, tmp_path, monkeypatch):
     train(job(resume=True), MODEL, quiet)
 
 
+def test_a_disk_that_fills_at_the_first_byte_is_said_too(job, tmp_path, monkeypatch):
+    """The drafter is written before the optimiser's state, and safetensors has an error of its own."""
+    train(job(minutes=0.0), MODEL, quiet)
+
+    def full(_tensors, path, **_more):
+        path.write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(
+        ValueError, match=r"cannot write the checkpoint .*\(I/O error.*resume from .*step-0000000"
+    ):
+        train(job(resume=True), MODEL, quiet)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000000"]
+
+
 def test_only_the_last_checkpoints_stay(job, tmp_path):
     train(job(save_every=0.0), MODEL, quiet)
     assert [path.name for path in checkpoints.found(tmp_path / "run" / "checkpoints")] == [
@@ -173,8 +291,6 @@ def test_only_the_last_checkpoints_stay(job, tmp_path):
 
 
 def test_kept_features_change_nothing(job, tmp_path):
-    from dataclasses import replace
-
     train(job("fresh"), MODEL, quiet)
     for name in ("first", "second"):
         train(replace(job(name), features=tmp_path / "features"), MODEL, quiet)
@@ -204,6 +320,7 @@ def test_a_line_cut_off_is_left_out(tmp_path):
             "token 24, the target's vocabulary is 24.*regenerate",
         ),
         ("[1]\n", "line 1 .*no prompt_ids"),
+        ('{"prompt_ids": [1], "response_ids": [-5]}\n', "token -5, the target's vocabulary"),
     ],
 )
 def test_bad_responses_are_refused(tmp_path, text, reason):
@@ -241,6 +358,11 @@ def test_a_drafter_for_another_target_is_refused(job, tmp_path):
         ({"warmup": 1.0}, r"warmup must lie in \[0, 1\)"),
         ({"gamma": -1.0}, "gamma must be positive"),
         ({"probe": 9}, "hold out more or probe fewer"),
+        ({"probe": -1}, "probe must be at least 0"),
+        ({"decode_tokens": 0}, "decode_tokens must be at least 1"),
+        ({"epochs": math.inf}, "epochs must be a finite number"),
+        ({"save_every": math.nan}, "save_every must be a finite number"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
     ],
 )
 def test_bad_settings_are_refused(changes, reason):
