@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +36,15 @@ def use_recipe(context: click.Context, _option: click.Parameter, path: Path | No
         recipe = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise click.UsageError(f"cannot read the recipe {str(path)!r}: {error}", context) from error
-    section = recipe.get(context.info_name, {}) if isinstance(recipe, dict) else None
-    if not isinstance(section, dict):
+    if not isinstance(recipe, dict) or not all(isinstance(each, dict) for each in recipe.values()):
         raise click.UsageError(f"the recipe {str(path)!r} must hold an object for every command", context)
+    strangers = sorted(recipe.keys() - train.commands.keys())
+    if strangers:
+        raise click.UsageError(
+            f"the recipe {str(path)!r} has a section {', '.join(strangers)}; there are {', '.join(train.commands)}",
+            context,
+        )
+    section = recipe.get(context.info_name or "", {})
     unknown = sorted(section.keys() - {option.name for option in context.command.params})
     if unknown:
         raise click.UsageError(
@@ -96,8 +105,10 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
 @options(RecordConfig)
 def responses(**given: Any) -> None:
     """Let the target answer prompts, once, for all training on them."""
-    with usage_errors():
+    with mistakes():
         config = take(RecordConfig, given)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError("responses are recorded by one process: start this stage without a launcher")
         from reanchor.loading import load_target
         from reanchor.training.recording import record
 
@@ -120,6 +131,10 @@ def questions(given: dict[str, Any], tokenizer: Any) -> list[Question]:
     sets += [load_set(name, limit=everything) for name in given["dataset"]]
     if not sets:
         raise ValueError("nothing to answer: give --prompts FILE or --dataset NAME")
+    names = [each.name for each in sets]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:  # their prompts would have the same keys
+        raise ValueError(f"two sets are called {', '.join(doubled)}; rename one of the files")
     return [
         Question(
             f"{each.name}/{prompt.id}",
@@ -151,13 +166,47 @@ def carryover(**given: Any) -> None:
 
 
 def run(carryover: bool, target: str, dtype: str, device: str | None, init: str | None, **given: Any) -> None:
-    with usage_errors():
+    with mistakes():
         config = take(TrainConfig, given)
+        check_installed()
         from reanchor.loading import load_target
         from reanchor.training.run import Job, train
 
-        model, _ = load_target(target, dtype, device, say)
-        folder = train(
-            Job(start=init, carryover=carryover, config=config, **given), model.requires_grad_(False), say
-        )
-    click.echo(folder)
+        first = os.environ.get("RANK", "0") == "0"
+        model, _ = load_target(target, dtype, device or own_device(), say)
+        job = Job(start=init, carryover=carryover, config=config, target=target, **given)
+        folder = train(job, model.requires_grad_(False), say if first else quiet)
+    if first:
+        click.echo(folder)
+
+
+@contextmanager
+def mistakes() -> Iterator[None]:
+    """A user's, and what the file system refuses: a full disk, a folder that is a file."""
+    with usage_errors():
+        try:
+            yield
+        except OSError as error:
+            where = f" {error.filename!r}" if error.filename else ""
+            raise ValueError(f"cannot write or read{where}: {error.strerror or error}") from error
+
+
+def check_installed() -> None:
+    """Before anything is loaded, let alone trained."""
+    missing = [name for name in ("accelerate", "matplotlib") if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"training needs {' and '.join(missing)}: pip install 'reanchor-decoding[train]'")
+
+
+def own_device() -> str | None:
+    """Of several processes on one machine, each has a device of its own; None leaves the choice."""
+    place = os.environ.get("LOCAL_RANK")
+    if place is None:
+        return None
+    import torch
+
+    return f"cuda:{place}" if torch.cuda.is_available() else None
+
+
+def quiet(_message: str) -> None:
+    """The first process speaks for all."""

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from reanchor.drafters.loading import load_drafter
-from reanchor_cli.train import carryover, drafter, responses, train
+from reanchor_cli.train import carryover, drafter, own_device, responses, train
 from tests.training import planted
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
@@ -44,7 +44,8 @@ def test_a_baseline_and_its_continuation(target, tmp_path, rank):
     )
     assert done.exit_code == 0, done.output
     summary = json.loads((tmp_path / "carryover" / "summary.json").read_text())
-    assert summary["settings"]["lr"] == 0.001 and summary["carryover"]
+    assert summary["settings"]["lr"] == 0.001 and summary["settings"]["carryover"]
+    assert summary["settings"]["target"] == str(target)
     last = load_drafter(tmp_path / "carryover" / "drafter", planted.planted_target())
     assert last.carryover and (last.config.markov is not None) is (rank > 0)
     assert float(last.carryover_embedding.abs().sum()) > 0
@@ -69,6 +70,47 @@ def test_a_recipe_with_an_unknown_option_is_refused(tmp_path):
     path.write_text(json.dumps({"drafter": {"learning_rate": 1}}))
     done = invoke("drafter", "--recipe", path, "--responses", "x", "--out", "y")
     assert done.exit_code == 2 and "learning_rate, which the command doesn't know" in done.output
+
+
+def test_a_recipe_with_an_unknown_section_is_refused(tmp_path):
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({"baseline": {"lr": 0.1}}))
+    done = invoke("drafter", "--recipe", path, "--responses", "x", "--out", "y")
+    assert done.exit_code == 2 and "section baseline; there are responses, drafter, carryover" in said(done)
+
+
+def said(done):
+    return " ".join(done.output.split())
+
+
+def test_an_out_that_is_a_file_is_refused(target, tmp_path):
+    texts = planted.write_texts(tmp_path / "responses.jsonl", 12)
+    (tmp_path / "out").write_text("mine")
+    arguments = ["--target", target, "--device", "cpu", "--responses", texts, "--held-out", 4, "--probe", 2]
+    arguments += ["--decode-prompts", 2, "--mask-token", planted.MASK, "--out", tmp_path / "out"]
+    done = invoke("drafter", *arguments)
+    assert done.exit_code == 2 and f"cannot write or read '{tmp_path / 'out'}" in done.output
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_what_is_not_installed_is_said_at_once(monkeypatch):
+    monkeypatch.setattr("reanchor_cli.train.find_spec", lambda name: None)
+    done = invoke("drafter", "--target", "nowhere", "--responses", "x", "--out", "y")
+    assert done.exit_code == 2 and "needs accelerate and matplotlib" in said(done)
+
+
+def test_responses_are_one_processs_work(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = invoke("responses", "--prompts", "x", "--out", "y")
+    assert done.exit_code == 2 and "without a launcher" in said(done)
+
+
+def test_every_process_has_a_device_of_its_own(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert own_device() is None
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert own_device() == "cuda:3"
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.json")), ids=lambda path: path.stem)
