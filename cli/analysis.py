@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reanchor.datasets import PromptSet
+from reanchor.drafters.block import BlockDrafter
 from reanchor.loading import Pair, drafter_for
 from reanchor.training import diagnostics, pictures
 from reanchor.training.observation import CARRIED, Observed, acceptance_length, observe
@@ -20,11 +21,12 @@ from .outlet import show
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
-COMPARED = ("recall", "carried")  # with a baseline
+COMPARED = ("recall", "reconvergence", "carried")  # with a baseline
 TITLES = {
     "recall": "Recall of the target's tokens at the same anchors",
     "reconvergence": "Local gain of carried rows by re-convergence count",
     "datasets": "Rejected rounds by dataset",
+    "normalised": "Rejected rounds over the baseline's acceptance length, and its gain",
     "attention": "Share of attention on carried rows",
     "carried": "Acceptance length by what is carried over",
 }
@@ -60,10 +62,7 @@ def analyse(given: dict[str, Any], terms: Any) -> None:
             "--analysis needs a drafter that reads rejected states: give --drafter one of `reanchor train carryover`"
         )
     check_fit(pair, baseline)
-    if given["analysis"] == "carried":
-        tables = carried(pair, prompt_sets(given), terms, baseline)
-    else:
-        tables = MAKERS[given["analysis"]](watched(pair, prompt_sets(given), terms), pair.drafter, baseline)
+    tables = MAKERS[given["analysis"]](pair, prompt_sets(given), terms, baseline)
     if given["form"] == "json":
         write(json.dumps({"analysis": given["analysis"], "tables": tables}) + "\n")
     else:
@@ -102,7 +101,7 @@ def watched(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[Obs
     for name, prompts in openings(pair, sets, terms).items():
         found[name] = []
         for place, ids in enumerate(prompts, 1):
-            one = observe(pair.target, pair.drafter, ids, terms.sampling.max_new_tokens, end_ids)  # type: ignore[arg-type]
+            one = observe(pair.target, drafter_of(pair), ids, terms.sampling.max_new_tokens, end_ids)
             found[name] += [] if one is None else [one]
             say(f"{name}: {place}/{len(prompts)} prompts decoded")
     return found
@@ -113,43 +112,67 @@ def ends_of(pair: Pair) -> tuple[int, ...]:
     return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
 
 
-def carried(pair: Pair, sets: list[PromptSet], terms: Any, baseline: Any) -> Tables:
-    """One row a set: tau of chains that carry nothing, bare states, or states with the embedding."""
-    rows = []
-    drafters = [] if baseline is None else [("baseline", baseline, "nothing")]
-    drafters += [(kind, pair.drafter, kind) for kind in CARRIED]
+def taus(
+    pair: Pair, sets: list[PromptSet], terms: Any, chains: dict[str, tuple[Any, str]]
+) -> dict[str, dict[str, float]]:
+    """Acceptance length of greedy chains, by set and by name. chains: a drafter and what it carries over"""
+    found: dict[str, dict[str, float]] = {}
     for dataset, prompts in openings(pair, sets, terms).items():
-        row: dict[str, Any] = {"dataset": dataset, "prompts": len(prompts)}
-        for name, drafter, kind in drafters:
+        row = found[dataset] = {"prompts": len(prompts)}
+        for name, (drafter, kind) in chains.items():
             row[name] = acceptance_length(
                 pair.target, drafter, prompts, terms.sampling.max_new_tokens, ends_of(pair), kind
             )
             say(f"{dataset}: {name} {row[name]:.3f}")
-        rows.append(row)
-    return {"carried": rows}
+    return found
 
 
-def recall(seen: dict[str, list[Observed]], drafter: Any, baseline: Any) -> Tables:
-    return {"recall": diagnostics.recall([one for some in seen.values() for one in some], drafter, baseline)}
+def carried(pair: Pair, sets: list[PromptSet], terms: Any, baseline: Any) -> Tables:
+    """One row a set: tau of chains that carry nothing, bare states, or states with the embedding."""
+    chains: dict[str, tuple[Any, str]] = {} if baseline is None else {"baseline": (baseline, "nothing")}
+    chains |= {kind: (pair.drafter, kind) for kind in CARRIED}
+    found = taus(pair, sets, terms, chains)
+    return {"carried": [{"dataset": dataset, **row} for dataset, row in found.items()]}
 
 
-def reconvergence(seen: dict[str, list[Observed]], drafter: Any, _baseline: Any) -> Tables:
-    rounds = {name: diagnostics.rejected_rounds(some, drafter) for name, some in seen.items()}
+def recall(pair: Pair, sets: list[PromptSet], terms: Any, baseline: Any) -> Tables:
+    seen = [one for some in watched(pair, sets, terms).values() for one in some]
+    return {"recall": diagnostics.recall(seen, drafter_of(pair), baseline)}
+
+
+def reconvergence(pair: Pair, sets: list[PromptSet], terms: Any, baseline: Any) -> Tables:
+    """Local gains by R; with a baseline, what its acceptance length gains, too."""
+    seen = watched(pair, sets, terms)
+    rounds = {name: diagnostics.rejected_rounds(some, drafter_of(pair)) for name, some in seen.items()}
     everything = [row for rows in rounds.values() for row in rows]
-    return {
+    tables = {
         "reconvergence": diagnostics.by_reconvergence(everything),
         "datasets": diagnostics.by_dataset(rounds),
     }
+    if baseline is not None:
+        chains = {"baseline": (baseline, "nothing"), "carryover": (pair.drafter, CARRIED[-1])}
+        found = taus(pair, sets, terms, chains)
+        both = {name: (row["baseline"], row["carryover"]) for name, row in found.items()}
+        tables["normalised"] = diagnostics.normalised(rounds, both)
+    return tables
 
 
-def attention(seen: dict[str, list[Observed]], drafter: Any, _baseline: Any) -> Tables:
-    return {"attention": diagnostics.attention([one for some in seen.values() for one in some], drafter)}
+def attention(pair: Pair, sets: list[PromptSet], terms: Any, _baseline: Any) -> Tables:
+    seen = [one for some in watched(pair, sets, terms).values() for one in some]
+    return {"attention": diagnostics.attention(seen, drafter_of(pair))}
 
 
-MAKERS: dict[str, Callable[..., Tables]] = {
+def drafter_of(pair: Pair) -> BlockDrafter:
+    """Only block drafters have been found to read rejected states by now."""
+    assert isinstance(pair.drafter, BlockDrafter)
+    return pair.drafter
+
+
+MAKERS: dict[str, Callable[[Pair, list[PromptSet], Any, Any], Tables]] = {
     "recall": recall,
     "reconvergence": reconvergence,
     "attention": attention,
+    "carried": carried,
 }
 
 

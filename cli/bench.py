@@ -48,7 +48,7 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
               help="A knob over values, like max_nodes=8,16,none, for the methods given.")  # fmt: skip
 @click.option("--analysis", type=click.Choice(("recall", "reconvergence", "attention", "carried")),
               help="What rejected states do for a Carryover drafter, instead.")  # fmt: skip
-@click.option("--baseline", help="With --analysis recall: the drafter it continues, to compare with.")
+@click.option("--baseline", help="With --analysis: the drafter it continues, to compare with.")
 @click.option("--raw", is_flag=True, help="Send prompts as they are, without the chat template.")
 @click.option("--thinking/--no-thinking", default=None, help="Thinking mode.  [default: off where known]")
 @pair_options

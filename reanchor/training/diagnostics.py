@@ -19,6 +19,8 @@ from reanchor.training.observation import Observed, candidates
 from reanchor.training.packed import block_states
 
 TOP = 16
+STATISTICS = ("states", "consecutive", "agreement", "R")  # of a rejected round
+CORRELATION = "correlation with gain"
 Rows = list[dict[str, Any]]
 
 
@@ -60,7 +62,9 @@ def reconvergence(tokens: Sequence[int], written: Sequence[int]) -> int:
 
 
 def rejected_rounds(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
-    """One row a round that had rejected states: their number, agreement after rejection, R, and the local gain."""
+    """One row a round that had rejected states: their number, the drafts after the rejected one that the target
+    agreed with (without a break, and at all), R, and the local gain.
+    """
     rows: Rows = []
     for each in seen:
         accepted = {}
@@ -74,10 +78,12 @@ def rejected_rounds(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
                 continue
             tokens, after = now.retained.tokens, now.position + 1
             drafted = before.block[after - before.position :]
+            agreed = [one == other for one, other in zip(drafted, tokens, strict=False)]
             rows.append(
                 {
                     "states": len(tokens),
-                    "agreement": sum(one == other for one, other in zip(drafted, tokens, strict=False)),
+                    "consecutive": agreed.index(False) if False in agreed else len(agreed),
+                    "agreement": sum(agreed),
                     "R": reconvergence(tokens, text[after : after + len(tokens)]),
                     "gain": accepted["on"][block] - accepted["off"][block],
                 }
@@ -92,30 +98,52 @@ def by_reconvergence(rounds: Rows) -> Rows:
         groups[each["R"]].append(each)
     return [
         {"R": value, "rounds": len(group)}
-        | {name: sum(each[name] for each in group) / len(group) for name in ("gain", "states", "agreement")}
+        | {name: sum(each[name] for each in group) / len(group) for name in ("gain", *STATISTICS[:-1])}
         for value, group in sorted(groups.items())
     ]
 
 
-def by_dataset(rounds: Mapping[str, Rows]) -> Rows:
-    """Means of every dataset's rejected rounds, and how each statistic goes with the gain across them."""
-    names = ("states", "agreement", "R", "gain")
-    table: Rows = [
+def means(rounds: Mapping[str, Rows]) -> Rows:
+    """One row a dataset that has rejected rounds."""
+    return [
         {"dataset": dataset, "rounds": len(rows)}
-        | {name: sum(each[name] for each in rows) / len(rows) for name in names}
+        | {name: sum(each[name] for each in rows) / len(rows) for name in (*STATISTICS, "gain")}
         for dataset, rows in rounds.items()
         if rows
     ]
+
+
+def by_dataset(rounds: Mapping[str, Rows]) -> Rows:
+    """Means of every dataset's rejected rounds, and how each statistic goes with the local gain across them."""
+    return with_correlation(means(rounds))
+
+
+def normalised(rounds: Mapping[str, Rows], taus: Mapping[str, tuple[float, float]]) -> Rows:
+    """The statistics over the baseline's acceptance length, beside what Carryover adds to it (D, E).
+
+    taus: of the baseline and of the drafter
+    """
+    table: Rows = []
+    for row in means(rounds):
+        before, after = taus[row["dataset"]]
+        table.append(
+            {"dataset": row["dataset"], "rounds": row["rounds"], "baseline": before, "carryover": after}
+            | {name: row[name] / before for name in STATISTICS}
+            | {"gain": after / before - 1}
+        )
+    return with_correlation(table)
+
+
+def with_correlation(table: Rows) -> Rows:
+    """The table with a row of how its statistics go with its gains, from three datasets on."""
     if len(table) < 3:
         return table
-    gains = torch.tensor([[row["gain"] for row in table]])
-    row: dict[str, Any] = {
-        "dataset": "correlation with gain",
-        "rounds": sum(each["rounds"] for each in table),
-    }
-    for name in names:
-        pair = torch.cat([torch.tensor([[each[name] for each in table]]).float(), gains.float()])
-        found = float(torch.corrcoef(pair)[0, 1])
+    gains = torch.tensor([row["gain"] for row in table], dtype=torch.float64)
+    row: dict[str, Any] = dict.fromkeys(table[0])
+    row |= {"dataset": CORRELATION, "rounds": sum(each["rounds"] for each in table)}
+    for name in (*STATISTICS, "gain"):
+        values = torch.tensor([each[name] for each in table], dtype=torch.float64)
+        found = float(torch.corrcoef(torch.stack([values, gains]))[0, 1])
         row[name] = found if math.isfinite(found) else None  # what never varies goes with nothing
     return [*table, row]
 

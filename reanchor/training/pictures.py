@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-Rows = list[dict[str, Any]]
+from reanchor.training.diagnostics import CORRELATION, Rows
 
 
 def draw(tables: Mapping[str, Rows], folder: Path) -> list[Path]:
@@ -51,10 +51,22 @@ def reconvergence(figure: Any, rows: Rows) -> None:
 def datasets(figure: Any, rows: Rows) -> None:
     axes = figure.subplots()
     for row in rows:
-        if row["dataset"] != "correlation with gain":
+        if row["dataset"] != CORRELATION:
             axes.scatter(row["R"], row["gain"])
             axes.annotate(row["dataset"], (row["R"], row["gain"]))
     axes.set(xlabel="re-converged positions a rejected round", ylabel="drafts accepted, on less off")
+
+
+def over_baseline(figure: Any, rows: Rows) -> None:
+    axes = figure.subplots()
+    for row in rows:
+        if row["dataset"] != CORRELATION:
+            axes.scatter(row["R"], 100 * row["gain"])
+            axes.annotate(row["dataset"], (row["R"], 100 * row["gain"]))
+    axes.set(
+        xlabel="re-converged positions over the baseline's acceptance length",
+        ylabel="gain in acceptance length, %",
+    )
 
 
 def attention(figure: Any, rows: Rows) -> None:
@@ -79,6 +91,7 @@ PICTURES: dict[str, Callable[[Any, Rows], None]] = {
     "recall": recall,
     "reconvergence": reconvergence,
     "datasets": datasets,
+    "normalised": over_baseline,
     "attention": attention,
     "carried": carried,
 }

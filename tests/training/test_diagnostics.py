@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -129,7 +130,7 @@ def test_what_is_carried(drafter):
 
 def test_datasets_and_their_correlation():
     def rounds(r, gain):
-        return [{"states": 3, "agreement": 1, "R": r, "gain": gain}] * 2
+        return [{"states": 3, "consecutive": 0, "agreement": 1, "R": r, "gain": gain}] * 2
 
     table = diagnostics.by_dataset({"a": rounds(1, 0), "b": rounds(2, 1), "c": rounds(3, 2)})
     assert [row["dataset"] for row in table] == ["a", "b", "c", "correlation with gain"]
@@ -171,7 +172,7 @@ def test_the_command(target, folder, tmp_path, analysis):
         prompts,
     ]
     arguments += ["--raw", "--max-new-tokens", 20, "--plots", tmp_path / "plots", "--json"]
-    if analysis in ("recall", "carried"):
+    if analysis != "attention":
         arguments += ["--baseline", folder]
     done = CliRunner().invoke(main, [str(each) for each in arguments])
     assert done.exit_code == 0, done.output
@@ -196,7 +197,7 @@ def test_nothing_observed_makes_empty_tables(drafter):
 
 
 def test_what_never_varies_correlates_with_nothing():
-    rows = [{"states": 3, "agreement": 1, "R": 0, "gain": 0}]
+    rows = [{"states": 3, "consecutive": 0, "agreement": 1, "R": 0, "gain": 0}]
     table = diagnostics.by_dataset(dict.fromkeys("abc", rows))
     assert table[-1]["R"] is None and json.loads(json.dumps(table, allow_nan=False))
 
@@ -232,3 +233,40 @@ def test_prompts_too_long_are_skipped(target, folder, tmp_path):
         assert done.exit_code == 0, done.output
         assert "skipped for the length of their first turn: 0" in done.stderr.replace("\n", " ")
         assert all(json.loads(done.stdout)["tables"].values())
+
+
+def test_statistics_over_the_baselines_acceptance_length():
+    rows = {
+        name: [{"states": 3, "consecutive": 1, "agreement": 2, "R": r, "gain": 9}]
+        for name, r in zip("abc", (2, 3, 8), strict=True)
+    }
+    table = diagnostics.normalised(rows, {"a": (2.0, 2.2), "b": (2.0, 2.3), "c": (4.0, 4.8)})
+    assert [row["R"] for row in table[:3]] == [1.0, 1.5, 2.0]
+    assert [row["gain"] for row in table[:3]] == pytest.approx([0.1, 0.15, 0.2])
+    assert table[2] | {"gain": None} == {
+        "dataset": "c",
+        "rounds": 1,
+        "baseline": 4.0,
+        "carryover": 4.8,
+        "states": 0.75,
+        "consecutive": 0.25,
+        "agreement": 0.5,
+        "R": 2.0,
+        "gain": None,
+    }
+    assert table[3]["R"] == pytest.approx(1.0) and table[3]["baseline"] is None
+
+
+def test_what_a_rejected_round_holds(drafter, seen):
+    """Against a second reading of the same rounds."""
+    rows = diagnostics.rejected_rounds(seen, drafter)
+    found = []
+    for each in seen:
+        for before, now in zip(each.rounds, each.rounds[1:], strict=False):
+            if now.retained and now.position + drafter.proposals < len(each.ids):
+                first = now.position - before.position  # the draft that was rejected
+                later = list(before.block[first + 1 :])
+                right = [x == y for x, y in zip(later, now.retained.tokens, strict=False)]
+                run = len(list(itertools.takewhile(bool, right)))
+                found.append((len(now.retained.tokens), run, sum(right)))
+    assert found and [(row["states"], row["consecutive"], row["agreement"]) for row in rows] == found
