@@ -180,7 +180,11 @@ def grid(title: str, rows: Rows) -> Grid:
     columns = list(rows[0]) if rows else ["nothing was observed"]
     made = Grid(title, columns)
     for row in rows:
-        made.add(
-            *(f"{row[name]:.3f}" if isinstance(row[name], float) else str(row[name]) for name in columns)
-        )
+        made.add(*(cell(row[name]) for name in columns))
     return made
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -52,7 +52,11 @@ def use_recipe(context: click.Context, _option: click.Parameter, path: Path | No
             "options are written as in --help, with _ for -",
             context,
         )
-    context.default_map = section
+    several = {option.name for option in context.command.params if getattr(option, "multiple", False)}
+    context.default_map = {
+        name: [value] if name in several and isinstance(value, str) else value
+        for name, value in section.items()
+    }
 
 
 recipe = click.option(
@@ -173,7 +177,7 @@ def run(carryover: bool, target: str, dtype: str, device: str | None, init: str 
         from reanchor.training.run import Job, train
 
         first = os.environ.get("RANK", "0") == "0"
-        model, _ = load_target(target, dtype, device or own_device(), say)
+        model, _ = load_target(target, dtype, own_device(device), say)
         job = Job(start=init, carryover=carryover, config=config, target=target, **given)
         folder = train(job, model.requires_grad_(False), say if first else quiet)
     if first:
@@ -198,14 +202,14 @@ def check_installed() -> None:
         raise ValueError(f"training needs {' and '.join(missing)}: pip install 'reanchor-decoding[train]'")
 
 
-def own_device() -> str | None:
-    """Of several processes on one machine, each has a device of its own; None leaves the choice."""
+def own_device(asked: str | None) -> str | None:
+    """Of several processes on one machine, each has a device of its own, unless one is named; None: the usual."""
     place = os.environ.get("LOCAL_RANK")
-    if place is None:
-        return None
+    if place is None or asked not in (None, "cuda"):
+        return asked
     import torch
 
-    return f"cuda:{place}" if torch.cuda.is_available() else None
+    return f"cuda:{place}" if torch.cuda.is_available() else asked
 
 
 def quiet(_message: str) -> None:

@@ -16,6 +16,7 @@ from reanchor.training.anchors import rng_of
 from reanchor.training.lesson import Lesson, Material
 from reanchor.training.objective import acceptance
 from reanchor.training.packed import block_states
+from reanchor.training.recording import end_ids
 from reanchor.training.responses import Response
 
 PROBE = -1  # what seeds the probe's anchors in place of a step
@@ -49,9 +50,8 @@ def decoded(
 ) -> dict[str, float]:
     """The acceptance length of real greedy decodes of held-out prompts."""
     decoder = SpeculativeDecoder(model, drafter, config)
-    tokens = rounds = 0
+    ends, tokens, rounds = tuple(end_ids(model)), 0, 0
     for response in responses:
-        ends = (response.response_ids[-1],) if len(response.response_ids) < new_tokens else ()
         steps = list(
             decoder.decode(list(response.prompt_ids), SamplingConfig(max_new_tokens=new_tokens), end_ids=ends)
         )[1:]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from reanchor.drafters.loading import load_drafter
-from reanchor_cli.train import carryover, drafter, own_device, responses, train
+from reanchor_cli.train import carryover, drafter, own_device, responses, train, use_recipe
 from tests.training import planted
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
@@ -79,6 +80,14 @@ def test_a_recipe_with_an_unknown_section_is_refused(tmp_path):
     assert done.exit_code == 2 and "section baseline; there are responses, drafter, carryover" in said(done)
 
 
+def test_a_recipe_may_name_one_file_where_several_can_be(tmp_path):
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({"responses": {"prompts": "nowhere.jsonl", "target": "nowhere", "out": "y"}}))
+    context = click.Context(responses, info_name="responses")
+    use_recipe(context, responses.params[0], path)
+    assert context.default_map["prompts"] == ["nowhere.jsonl"] and context.default_map["out"] == "y"
+
+
 def said(done):
     return " ".join(done.output.split())
 
@@ -108,9 +117,10 @@ def test_responses_are_one_processs_work(monkeypatch):
 def test_every_process_has_a_device_of_its_own(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert own_device() is None
+    assert own_device(None) is None and own_device("cuda") == "cuda"
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert own_device() == "cuda:3"
+    assert own_device(None) == own_device("cuda") == "cuda:3"
+    assert own_device("cpu") == "cpu" and own_device("cuda:1") == "cuda:1"
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.json")), ids=lambda path: path.stem)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from reanchor import DecodeConfig
+from reanchor.drafters.loading import load_drafter
 from reanchor.training import checkpoints
 from reanchor.training.config import TrainConfig
-from reanchor.training.responses import read_responses, split
+from reanchor.training.evaluation import decoded
+from reanchor.training.responses import Response, read_responses, split
 from reanchor.training.run import Job, train
 from reanchor.training.shape import Shape
 from reanchor.training.trainer import Trainer
@@ -158,6 +162,27 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good(job, tmp_path, m
     kept = checkpoints.latest(tmp_path / "run" / "checkpoints")
     assert kept is not None and kept.name == "step-0000002"
     assert all(torch.isfinite(tensor).all() for tensor in load_file(kept / "model.safetensors").values())
+
+
+def test_fp16_passes_over_a_step_whose_gradient_was_too_large():
+    """Its scaler does, and lowers its scale; a loss that is no number is one in any precision."""
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(scaler=object()), step=0, stray=ValueError)
+    Trainer.check(trainer, 1.0, math.inf)
+    with pytest.raises(ValueError, match="the loss is nan"):
+        Trainer.check(trainer, math.nan, math.inf)
+    trainer.accelerator.scaler = None
+    with pytest.raises(ValueError, match="norm inf"):
+        Trainer.check(trainer, 1.0, math.inf)
+
+
+def test_a_decode_ends_with_the_targets_end_tokens_only(job, tmp_path):
+    """A response that was cut ends with any token."""
+    job()
+    drafter = load_drafter(tmp_path / "start", MODEL)
+    prompt, response = planted.texts(1, 30)[0]
+    whole, cut = (Response(tuple(prompt), tuple(response[:length])) for length in (30, 3))
+    found = [decoded(drafter, MODEL, [each], 20, DecodeConfig("dflash")) for each in (whole, cut)]
+    assert found[0] == found[1]
 
 
 def test_weights_that_are_no_numbers_are_not_saved(job, tmp_path, monkeypatch):
