@@ -45,6 +45,8 @@ def record(
     """
     if features is None and config.taps is not None:
         raise ValueError(f"taps {config.taps!r} are kept in a folder of features: give --features FOLDER")
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"there is no folder {str(out.parent)!r} to write {out.name!r} into: make it first")
     teacher = None if features is None else Teacher(Target(model, tap_layers(config, model)), features)
     done = answered(out)
     asked = {question.key for question in questions}

@@ -32,7 +32,12 @@ class Teacher:
         """
         place = self.place(response)
         if place is not None and place.exists():
-            return load_file(place)["features"].to(self.target.device)
+            try:
+                return load_file(place)["features"].to(self.target.device)
+            except (OSError, SafetensorError, KeyError) as error:
+                raise ValueError(
+                    f"cannot read the features {str(place)!r} ({error}): remove the file"
+                ) from None
         ids = torch.tensor(response.ids, device=self.target.device)
         features = self.target.prefill(ids, self.target.new_cache()).features
         self.keep(response, features)

@@ -113,7 +113,22 @@ def test_what_cannot_be_kept_is_said(model, tmp_path):
     for taps, folder, reason in (("0,9", tmp_path, "outside"), ("0,1", None, "give --features")):
         with pytest.raises(ValueError, match=reason):
             record(model, QUESTIONS, tmp_path / "o.jsonl", RecordConfig(taps=taps), quiet, folder)
+    with pytest.raises(ValueError, match="no folder .*nowhere.* make it first"):
+        record(model, QUESTIONS, tmp_path / "nowhere" / "o.jsonl", CONFIG, quiet)
     assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_damaged_features(model, tmp_path):
+    record(model, QUESTIONS[:1], tmp_path / "out.jsonl", CONFIG, quiet, tmp_path)
+    teacher, (response,) = (
+        Teacher(Target(model, (1,)), tmp_path),
+        read_responses(tmp_path / "out.jsonl", VOCAB)[0],
+    )
+    teacher.keep(response, teacher.features(response))
+    place = teacher.place(response)
+    place.write_bytes(place.read_bytes()[:50])
+    with pytest.raises(ValueError, match="cannot read the features .* remove the file"):
+        teacher.features(response)
 
 
 def test_features_without_room(model, tmp_path, monkeypatch):
