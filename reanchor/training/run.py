@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from reanchor.config import DecodeConfig
 from reanchor.drafters.block import BlockDrafter
 from reanchor.drafters.loading import load_drafter
-from reanchor.target import Target
+from reanchor.stack.choice import target_for
 from reanchor.training import checkpoints
 from reanchor.training.config import RESUMABLE, TrainConfig
 from reanchor.training.curves import draw, read
@@ -67,7 +68,7 @@ def train(job: Job, model: PreTrainedModel, say: Say) -> Path:
         responses, config.held_out, drafter.proposals, config.max_length, config.seed
     )
     data = Data(training, held_out, dropped, unfinished)
-    teacher = Teacher(Target(model, tuple(drafter.tap_layers)), job.features)
+    teacher = Teacher(target_for(model, tuple(drafter.tap_layers), DecodeConfig()), job.features)
     lesson = Lesson(drafter, teacher, config, job.carryover)
     seen = None
     if config.seen_only:

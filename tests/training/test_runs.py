@@ -63,8 +63,18 @@ def losses(folder):
     return {record["step"]: record["loss"] for record in records(folder) if "loss" in record}
 
 
+@pytest.fixture
+def fresh_accelerator():
+    """Accelerate holds a process to one precision."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state()
+    yield
+    AcceleratorState._reset_state()
+
+
 @pytest.mark.parametrize("carryover", [False, True])
-def test_mixed_precision(job, tmp_path, carryover):
+def test_mixed_precision(job, tmp_path, fresh_accelerator, carryover):
     """Passes without a gradient, too, heed autocast: the drafter is in float32, what enters it may not be."""
     train(job("mixed", carryover, precision="bf16", epochs=0.4), MODEL, quiet)
     found = losses(tmp_path / "mixed")
