@@ -154,10 +154,15 @@ def contrast_grid(found: Sequence[Contrast], names: tuple[str, str]) -> Grid:
             f"{each.dataset}, {each.temperature:g}, {SHOWN.get(each.method, each.method)}",
             str(each.prompts),
             f"{each.taus[0]:.2f} → {each.taus[1]:.2f}",
-            number(each.tau_p, 3),
+            chance(each.tau_p),
             number(each.speed_ratio),
-            number(each.speed_p, 3),
+            chance(each.speed_p),
             ups,
-            number(each.speedup_p, 3),
+            chance(each.speedup_p),
         )
     return grid
+
+
+def chance(p: float | None) -> str:
+    """A p-value; no test gives zero."""
+    return "<0.001" if p is not None and p < 0.0005 else number(p, 3)

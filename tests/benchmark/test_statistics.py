@@ -14,7 +14,7 @@ from reanchor.benchmark.gate import Difference
 from reanchor.benchmark.report import ALL, cells
 from reanchor.benchmark.results import Results
 from reanchor_cli.progress import Progress
-from reanchor_cli.scoreboard import contrast_grid, detail_grid
+from reanchor_cli.scoreboard import chance, contrast_grid, detail_grid
 from tests.benchmark.players import outcome_of, record_of
 
 PLAIN = {"hf": 0.4, "plain": 0.2}
@@ -166,3 +166,13 @@ def test_the_progress_line_shows_the_same_figures(tmp_path):
     shown = Progress(2, Results(tmp_path / "r.jsonl", {}, records[:1]))
     shown.add(records[1])
     assert shown.so_far() == [f"dflash τ {14 / 5:.2f} {14 * 0.2 / (5 * 0.3):.2f}×"]
+
+
+def test_no_p_value_is_shown_as_zero():
+    assert [chance(p) for p in (None, 1.0, 0.0126, 0.0005, 0.0001)] == [
+        "–",
+        "1.000",
+        "0.013",
+        "0.001",
+        "<0.001",
+    ]
