@@ -26,6 +26,7 @@ TITLES = {
     "recall": "Recall of the target's tokens at the same anchors",
     "reconvergence": "Local gain of carried rows by re-convergence count",
     "datasets": "Rejected rounds by dataset",
+    "ceiling": "What the rejected branch could add at best, by position",
     "normalised": "Rejected rounds over the baseline's acceptance length, and its gain",
     "attention": "Share of attention on carried rows",
     "carried": "Acceptance length by what is carried over",
@@ -148,6 +149,7 @@ def reconvergence(pair: Pair, sets: list[PromptSet], terms: Any, baseline: Any) 
     tables = {
         "reconvergence": diagnostics.by_reconvergence(everything),
         "datasets": diagnostics.by_dataset(rounds),
+        "ceiling": diagnostics.ceiling([one for some in seen.values() for one in some], drafter_of(pair)),
     }
     if baseline is not None:
         chains = {"baseline": (baseline, "nothing"), "carryover": (pair.drafter, CARRIED[-1])}

@@ -91,6 +91,38 @@ def rejected_rounds(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
     return rows
 
 
+def ceiling(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
+    """What the rejected branch could add at best: how often the drafter without it, the branch (the target's own token
+    at that position, after the wrong ones) and either of them is right, over the rejected rounds that the drafter
+    got right so far. The last row multiplies up to acceptance lengths.
+    """
+    hits: dict[int, list[tuple[bool, bool]]] = defaultdict(list)
+    for each in seen:
+        truth = each.truth(drafter.proposals)
+        right = candidates(drafter, each, False, 1)[..., 0] == truth
+        for own, words, place in zip(right.tolist(), truth.tolist(), each.whole, strict=True):
+            said = each.rounds[place].retained.tokens
+            for slot in range(len(words) if said else 0):
+                hits[slot].append((own[slot], slot < len(said) and said[slot] == words[slot]))
+                if not own[slot]:
+                    break
+    rows: Rows = []
+    lengths, chances = {"drafter": 1.0, "either": 1.0}, {"drafter": 1.0, "either": 1.0}
+    for slot, found in sorted(hits.items()):
+        shares = {
+            "drafter": sum(own for own, _ in found) / len(found),
+            "branch": sum(branch for _, branch in found) / len(found),
+            "either": sum(own or branch for own, branch in found) / len(found),
+        }
+        rows.append({"position": slot, "rounds": len(found), **shares})
+        for name in lengths:
+            chances[name] *= shares[name]
+            lengths[name] += chances[name]
+    if rows:
+        rows.append({"position": "tokens a round", "rounds": rows[0]["rounds"], "branch": None, **lengths})
+    return rows
+
+
 def by_reconvergence(rounds: Rows) -> Rows:
     """Mean local gain by R, and what else the rounds of that R have."""
     groups: dict[int, Rows] = defaultdict(list)

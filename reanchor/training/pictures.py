@@ -57,6 +57,17 @@ def datasets(figure: Any, rows: Rows) -> None:
     axes.set(xlabel="re-converged positions a rejected round", ylabel="drafts accepted, on less off")
 
 
+def ceiling(figure: Any, rows: Rows) -> None:
+    axes = figure.subplots()
+    positions = rows[:-1]  # the last row holds no share
+    for name in ("drafter", "branch", "either"):
+        axes.plot(
+            [row["position"] for row in positions], [row[name] for row in positions], marker="o", label=name
+        )
+    axes.set(xlabel="draft position", ylabel="right, after a right start")
+    axes.legend()
+
+
 def over_baseline(figure: Any, rows: Rows) -> None:
     axes = figure.subplots()
     for row in rows:
@@ -91,6 +102,7 @@ PICTURES: dict[str, Callable[[Any, Rows], None]] = {
     "recall": recall,
     "reconvergence": reconvergence,
     "datasets": datasets,
+    "ceiling": ceiling,
     "normalised": over_baseline,
     "attention": attention,
     "carried": carried,

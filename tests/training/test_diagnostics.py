@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -76,6 +78,44 @@ def test_recall_by_hand(drafter, seen):
         right += int((drafter.score(hidden)[:, 0].argmax(-1) == each.ids[each.anchors + 1]).sum())
     assert by_name["on"]["recall_1"] == pytest.approx(right / by_name["on"]["rounds"])
     assert all(row["recall_1"] <= row["recall_16"] <= 1 for row in rows)
+
+
+def test_the_ceiling_by_hand(drafter, seen):
+    """Against rounds replayed one by one; a branch that always says the truth makes either of them always right."""
+    *rows, lengths = diagnostics.ceiling(seen, drafter)
+    rejected = [
+        (each, block)
+        for each in seen
+        for block, place in enumerate(each.whole)
+        if each.rounds[place].retained
+    ]
+    assert rows[0]["position"] == 0 and rows[0]["rounds"] == lengths["rounds"] == len(rejected)
+    said = [
+        each.rounds[each.whole[block]].retained.tokens[0] == int(each.ids[each.anchors[block] + 1])
+        for each, block in rejected
+    ]
+    assert rows[0]["branch"] == pytest.approx(sum(said) / len(said))
+    assert all(
+        max(row["drafter"], row["branch"]) <= row["either"] <= row["drafter"] + row["branch"] for row in rows
+    )
+    chances = itertools.accumulate((row["drafter"] for row in rows), operator.mul)
+    assert lengths["drafter"] == pytest.approx(1 + sum(chances))
+    assert lengths["drafter"] <= lengths["either"]
+    truthful = [
+        replace(
+            each,
+            rounds=[
+                replace(one, retained=replace(one.retained, tokens=text_after(each, one)))
+                for one in each.rounds
+            ],
+        )
+        for each in seen
+    ]
+    assert all(row["branch"] == row["either"] == 1 for row in diagnostics.ceiling(truthful, drafter)[:-1])
+
+
+def text_after(each, one):
+    return each.ids[one.position + 1 :].tolist() if one.retained else one.retained.tokens
 
 
 def test_the_packed_replay_drafts_what_the_decode_drafted(drafter, seen):
@@ -193,7 +233,7 @@ def test_nothing_observed_makes_empty_tables(drafter):
     assert diagnostics.recall([], drafter, None) == []
     assert diagnostics.rejected_rounds([], drafter) == []
     assert diagnostics.by_reconvergence([]) == diagnostics.by_dataset({"a": []}) == []
-    assert diagnostics.attention([], drafter) == []
+    assert diagnostics.attention([], drafter) == diagnostics.ceiling([], drafter) == []
 
 
 def test_what_never_varies_correlates_with_nothing():
