@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gguf": set(),
     "loading": {"target", "drafters", "attention", "gguf"},
     "benchmark": {*ENGINE, "decoder", "costs", "generator", "datasets"},
-    "training": {*ENGINE, "decoder", "datasets"},
+    "training": {*ENGINE, "decoder", "stack", "datasets"},
 }
 LIBRARY = sorted((ROOT / "reanchor").rglob("*.py"))
 SOURCES = LIBRARY + sorted((ROOT / "cli").rglob("*.py"))
