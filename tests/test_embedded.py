@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
+from reanchor.drafters.loading import load_drafter
 
 NEW = 16
 PROMPTS = [
@@ -50,6 +51,19 @@ def test_identical_tokens_and_fewer_passes(demo_pair, prompts, plain, verifier_p
         assert [token for step in steps for token in step.tokens] == expected
         passes += len(steps)
     assert passes < 0.9 * NEW * len(prompts)
+
+
+def test_the_drafter_that_reads_rejected_states(demo_pair, prompts, plain):
+    """It changes no token with them or without, and drafts otherwise with them."""
+    drafter = load_drafter("demo-carryover", demo_pair.target)
+    lengths: dict[bool, list[int]] = {True: [], False: []}
+    for carryover, found in lengths.items():
+        decoder = SpeculativeDecoder(demo_pair.target, drafter, DecodeConfig("reanchor", carryover=carryover))
+        for ids, expected in zip(prompts[:4], plain[:4], strict=True):
+            steps = list(decoder.decode(ids, SamplingConfig(max_new_tokens=NEW)))
+            assert [token for step in steps for token in step.tokens] == expected
+            found += [len(step.tokens) for step in steps]
+    assert lengths[True] != lengths[False]
 
 
 def test_dflash_equals_the_original_loop(demo_pair, prompts, tmp_path_factory, monkeypatch):
