@@ -9,6 +9,7 @@ import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.drafters.loading import load_drafter
+from reanchor.training.observation import candidates, observe
 
 NEW = 16
 PROMPTS = [
@@ -54,16 +55,16 @@ def test_identical_tokens_and_fewer_passes(demo_pair, prompts, plain, verifier_p
 
 
 def test_the_drafter_that_reads_rejected_states(demo_pair, prompts, plain):
-    """It changes no token with them or without, and drafts otherwise with them."""
+    """It changes no token with them or without, and what it proposes depends on them."""
     drafter = load_drafter("demo-carryover", demo_pair.target)
-    lengths: dict[bool, list[int]] = {True: [], False: []}
-    for carryover, found in lengths.items():
+    for carryover in (True, False):
         decoder = SpeculativeDecoder(demo_pair.target, drafter, DecodeConfig("reanchor", carryover=carryover))
         for ids, expected in zip(prompts[:4], plain[:4], strict=True):
-            steps = list(decoder.decode(ids, SamplingConfig(max_new_tokens=NEW)))
+            steps = decoder.decode(ids, SamplingConfig(max_new_tokens=NEW))
             assert [token for step in steps for token in step.tokens] == expected
-            found += [len(step.tokens) for step in steps]
-    assert lengths[True] != lengths[False]
+    seen = observe(demo_pair.target, drafter, prompts[0], 2 * NEW, ())
+    on, off = (candidates(drafter, seen, carried, 16) for carried in (True, False))
+    assert len(seen.carried.owners) and not torch.equal(on, off)
 
 
 def test_dflash_equals_the_original_loop(demo_pair, prompts, tmp_path_factory, monkeypatch):

@@ -153,7 +153,8 @@ def check_modules(model: PreTrainedModel, family: Family) -> None:
             raise Undescribed(
                 f"the forward of {type(module).__name__} is neither transformers' own nor torch's"
             )
-    if torch.is_autocast_enabled(model.device.type):
+    kind = model.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         raise Undescribed("autocast is on, which the lean stack does not heed")
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         raise Undescribed("there is a hook on all modules")
