@@ -68,11 +68,15 @@ class Auto:
         self.committed = 1  # tokens of the last round
 
     def plan(self, shifts: int, max_depth: int) -> Plan:
-        """What the coming round is to do. shifts: shifted blocks there could be."""
+        """What the coming round is to do. shifts: shifted blocks there could be; max_depth: tokens still allowed, less
+        the bonus.
+        """
         self.seen.clear()
         self.foresees = True
         if self.planner is None:
             self.current = Plan("shifted" if shifts else "baseline", 1 + shifts, "fixed")
+            if not max_depth:
+                self.current = Plan("plain", 0, "fixed")
             return self.current
         self.planner.took(self.committed, self.planner.costs.correct())
         self.planner.costs.context = len(self.text.text) - 1
@@ -80,7 +84,7 @@ class Auto:
         known = Trie(self.text.text[-1], min(GLIMPSE, self.max_nodes), max_depth)
         values = self._grow(known, self.planner.floor("known"))
         self.known = self.planner.size(values, "known")[0]
-        self.current = self.planner.choose(values, shifts)
+        self.current = self.planner.choose(values, shifts) if max_depth else Plan("plain", 0, "pays")
         return self.current
 
     def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
@@ -92,6 +96,8 @@ class Auto:
         values = self._grow(trie, self.planner.floor(kind) if self.planner is not None else 0.0)
         if self.planner is not None:
             self.drafted, nodes = self.planner.size(values, kind)
+            if self.current.why == "probe":  # which is to find out what a trie takes, too
+                nodes = self.planner.size(values, kind, made=True)[1]
             trie.cut(nodes)
         return trie.freeze(len({origin for origin in trie.origins if origin > 0}), values[: len(trie.tokens)])
 

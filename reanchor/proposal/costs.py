@@ -7,12 +7,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from reanchor.proposal.experience import Experience
 
 RATE = 0.1  # weight of the newest round
 OUTLIER = 4.0  # a round this many times over or under its price says no more than that
+LEAST = 1e-9  # seconds of anything
 
 
 class Costs:
@@ -47,7 +49,7 @@ class Costs:
             slope = interpolate(self.slopes[stage], size) if stage in self.slopes else 0.0
             self.lines[stage, size] = interpolate(self.curves[stage], size), slope
         seconds, slope = self.lines[stage, size]
-        return seconds + (self.context - self.measured) * slope
+        return max(seconds + (self.context - self.measured) * slope, seconds / OUTLIER, LEAST)
 
     def verify(self, nodes: int) -> float:
         return self.experience.costs["verify"] * self.as_measured("verify", nodes)
@@ -84,17 +86,20 @@ class Costs:
                 learnt[stage] += RATE * (min(max(ratio, scale / OUTLIER), scale * OUTLIER) - scale)
         if size[1] > 1:
             spent, overhead = laps.get("assemble", 0.0) + laps.get("commit", 0.0), learnt["overhead"]
+            # one stall must not make every trie look dear: nobody would verify one again, and learn better
+            spent = min(spent, OUTLIER * overhead or self.verify(size[1]))
             learnt["overhead"] += RATE * (spent - overhead) if overhead else spent
         return self.round(*size)
 
-    def best_size(self, values: Sequence[float], pace: float) -> tuple[float, int]:
+    def best_size(self, values: Sequence[float], pace: float, made: bool = False) -> tuple[float, int]:
         """(tokens beyond those its seconds are worth, nodes) of the best beginning of a trie. values: of its nodes,
-        best first; pace: tokens that a second gives elsewhere.
+        best first; pace: tokens that a second gives elsewhere; made: what making it takes is spent.
         """
         best, expected = (-math.inf, 1), 0.0
+        seconds = self.verify if made else partial(self.round, 0)
         for nodes, value in enumerate(values, 1):
             expected += value
-            best = max(best, (expected - pace * self.round(0, nodes), nodes))
+            best = max(best, (expected - pace * seconds(nodes), nodes))
         return best
 
 

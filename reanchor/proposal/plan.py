@@ -72,10 +72,12 @@ class Planner:
         """The part of what is promised beyond the bonus that comes in this decode."""
         return self.came[kind] / self.promised[kind]
 
-    def size(self, values: Sequence[float], kind: str) -> tuple[float, int]:
-        """(tokens beyond what its seconds are worth, the draft's apart; nodes) of the best beginning of a trie."""
+    def size(self, values: Sequence[float], kind: str, made: bool = False) -> tuple[float, int]:
+        """(tokens beyond what its seconds are worth, the draft's apart; nodes) of the best beginning of a trie; made: as
+        `Costs.best_size` takes it.
+        """
         trust = self.trust(kind)
-        return self.costs.best_size([values[0], *(trust * value for value in values[1:])], self.pace)
+        return self.costs.best_size([values[0], *(trust * value for value in values[1:])], self.pace, made)
 
     def floor(self, kind: str) -> float:
         """A node of less value does not pay, nor do those after it."""

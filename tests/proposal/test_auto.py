@@ -171,6 +171,23 @@ def test_costs_choose_the_size_and_nothing_else(steep, monkeypatch):
         assert not plain and max(each["nodes"] for each in rounds) > 32
 
 
+@pytest.mark.parametrize("budget", [None, 9])
+@pytest.mark.parametrize("new", [2, 3, 7])
+def test_a_last_round_without_room_for_a_draft_plans_none(new, budget, monkeypatch):
+    """Else the figures would say that a block was drafted, and later decodes that it was worth nothing."""
+    costs = Costs({1: 1.0, 64: 1.0}, {1: 1e-6})
+    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: costs)
+    model = tiny_target("qwen3")
+    decoder = SpeculativeDecoder(model, Guesser([1] * 99, "wrong"), DecodeConfig("auto", max_nodes=budget))
+    drafts = 0
+    for _ in range(3):
+        steps = list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=new)))[1:]
+        assert [step.plan.blocks > 0 for step in steps] == [step.drafted > 0 for step in steps]
+        assert new > 2 or [step.plan.name for step in steps] == ["plain"]
+        drafts += sum(step.drafted > 0 for step in steps)
+    assert budget or costs.experience.seen["baseline"] == drafts
+
+
 def test_a_given_budget_is_kept_to():
     model = tiny_target("qwen3")
     decoder = SpeculativeDecoder(model, Guesser(PROMPT.tolist()), DecodeConfig("auto", max_nodes=9))

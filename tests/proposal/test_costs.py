@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
-from reanchor.core import Plan
+from reanchor.core import Draft, Plan, Retained
+from reanchor.proposal.auto import Auto
 from reanchor.proposal.costs import Costs, interpolate
 from reanchor.proposal.experience import SOON
 from reanchor.proposal.plan import PROBED, PROBING, Planner
@@ -51,6 +53,29 @@ def test_costs_follow_what_rounds_take():
     costs.laps = {"verify": 4000.0}  # the machine slept
     costs.correct()
     assert costs.verify(8) < 6
+
+
+def test_one_stall_in_making_a_trie_is_no_more_than_an_outlier():
+    """Its seconds count in rounds with a trie only: believed, they would be the last ones."""
+    costs = Costs({1: 1.0, 8: 2.0}, {1: 0.5})
+    for stall, most in ((9000.0, costs.verify(8)), (0.1, costs.verify(8)), (9000.0, 1.31 * costs.verify(8))):
+        costs.close(0, 8)
+        costs.laps = {"verify": costs.verify(8), "commit": stall}
+        costs.correct()
+        assert 0 < costs.experience.costs["overhead"] <= most
+
+
+def test_costs_stay_above_nothing():
+    """Whatever the noise of two contexts makes of their difference, and a clock of its ticks."""
+    costs = Costs({1: 1.0, 9: 2.0}, {1: 0.0}, {"verify": {1: 0.5, 9: 0.5}, "draft": {1: 0.0}}, 64).fresh()
+    costs.context = 3  # 61 tokens before what was measured
+    assert 0 < costs.verify(1) < costs.verify(9) < 2 and costs.draft(1) > 0
+    costs.close(1, 9)
+    costs.laps = {"verify": 0.0, "draft": 1.0}
+    costs.correct()
+    planner = Planner(costs)
+    planner.choose([1.0, 0.5], 3)
+    assert 0 < planner.pace < float("inf")
 
 
 def test_a_flat_curve_takes_all_and_a_steep_one_little():
@@ -156,6 +181,25 @@ def test_it_comes_back_when_drafting_pays_again():
     planner = Planner(cheap())
     played(planner, 300, gain=0.0, shifted=0.0, known=0.3)
     assert shares(played(planner, 400, gain=3.0, shifted=0.0, known=0.3)[250:])["baseline"] > 0.7
+
+
+def test_it_comes_back_when_tries_were_held_too_dear():
+    """What making one takes is seen only with one: a probe verifies what it made, if it is worth the pass."""
+    costs, drafts = cheap(), [0.9, 0.8, 0.7]
+    costs.experience.costs["overhead"] = 10.0
+    planner, plans = Planner(costs), []
+    for _ in range(1500):
+        auto = Auto([1, 2, 3], 64, costs)
+        auto.planner, planner.costs.context = planner, 0
+        draft = Draft((0,), [[3, 7, 8, 9]], torch.tensor([[[7], [8], [9]]]), torch.tensor([drafts]).log()[..., None])
+        plans.append(auto.plan(0, 9))
+        given = draft if plans[-1].blocks else Draft((), [[3]])
+        nodes = len(auto.assemble(given, Retained(), 9))
+        planner.learn(plans[-1], auto.known, auto.drafted, nodes, nodes, 0)
+        costs.close(plans[-1].blocks, nodes)
+        costs.laps = {"verify": costs.as_measured("verify", nodes), "assemble": 0.1}
+        planner.took(nodes, costs.correct())
+    assert shares(plans[20:100])["plain"] > 0.8 and shares(plans[-200:])["baseline"] > 0.8
 
 
 def test_the_next_decode_begins_where_the_last_one_ended():
