@@ -62,8 +62,11 @@ class Prices:
         total, earned = sum(shares), sum(parts)
         names = [*(claim.source for claim in claims), NOBODY]
         band = self.shares[min(depth, BANDS - 1)]
+        earnings: dict[str, list[float]] = {}  # shifted blocks may speak of one node together
         for name, share, part in zip(names, shares, parts, strict=True):
-            band[name] = max(LEAST, (1 - self.rate) * share + self.rate * total * part / earned)
+            earnings.setdefault(name, []).append((1 - self.rate) * share + self.rate * total * part / earned)
+        for name, each in earnings.items():
+            band[name] = max(LEAST, sum(each) / len(each))
 
     def _learn_sharpness(self, prices: Mapping[int, float], chosen: int) -> None:
         """One step up the log-likelihood of the choice among the tokens named."""

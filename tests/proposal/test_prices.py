@@ -61,6 +61,20 @@ def test_depths_learn_apart_and_a_share_can_come_back():
     assert prices.of(said, 0)[0][1] == 1
 
 
+@pytest.mark.parametrize("right", [0, 1])
+def test_blocks_that_speak_together_earn_one_share(right):
+    """Two shifted blocks at one node: half of what is right is named by either, whichever speaks last."""
+    rng, prices = random.Random(0), Prices(rate=0.01, sampled=True)
+    said = claims(("shifted", 1, {1: 1.0}), ("shifted", 2, {2: 1.0}), ("baseline", BASELINE, {3: 1.0}))
+    shares = []
+    for step in range(4000):
+        prices.learn(said, 0, 1 + right if rng.random() < 0.6 else 3)
+        if step >= 2000:
+            band = prices.shares[0]
+            shares.append(band["shifted"] / (2 * band["shifted"] + band["baseline"] + band[NOBODY]))
+    assert sum(shares) / len(shares) == pytest.approx(0.3, abs=0.03)
+
+
 def test_one_token_named_twice_costs_the_sum_and_prices_stay_below_one():
     prices = Prices()
     prices.sharpness = 1.0
