@@ -29,6 +29,8 @@ WIDTHS = (1, 2, 4, 5, 8, 16, 32, 64)  # on CPUs the fifth row may be a step up (
 GENERATION = 3  # raised when our passes change their price
 REPEATS = 7
 NEAR, FAR = 64, 1024  # tokens of context behind which auto's costs are measured: in full, and how they grow
+CURVES = ("verify", "draft")
+UNKEPT: dict[str, Any] = {}  # what this process measured and could not keep
 ENOUGH = 2.0  # seconds of measuring, at either, after which no further turn is started
 
 Curve = dict[int, float]  # size -> seconds
@@ -40,12 +42,10 @@ def costs_of(
 ) -> Costs:
     """Of this pair on this machine, from the cache folder where it has been measured before."""
     file, key = cache_file(), machine_and_pair(target, drafter)
-    known = remembered(file)
     widths = sorted({*(width for width in WIDTHS if width < largest), largest})
     near, far = str(NEAR), str(far_context(target, drafter, largest))
-    entry = known.get(key, {})
-    measured = entry.get(near, {}).get("verify", {}).keys() | entry.get(far, {}).get("verify", {}).keys()
-    if not {near, far} <= entry.keys() or not {str(width) for width in widths} <= measured:
+    entry = UNKEPT.get(key) or remembered(file).get(key)
+    if not usable(entry, near, far, widths):
         say("Measuring what passes of this pair take here, once")
         clock = Stopwatch(synchronizer(target.device))
         entry = {}
@@ -54,8 +54,24 @@ def costs_of(
             sizes = widths if context == near else sorted({1, widths[len(widths) // 2], largest})
             verify, draft = measure(target, drafter, prompt, sizes, clock, ENOUGH)
             entry[context] = {"verify": verify, "draft": draft}
-        keep(file, {**known, key: entry})
+        if not keep(file, key, entry):
+            UNKEPT[key] = entry
     return costs_from(curves_of(entry[near]), curves_of(entry[far]), int(far) - NEAR)
+
+
+def usable(entry: Any, near: str, far: str, widths: Sequence[int]) -> bool:
+    """Are these the curves behind both contexts, at every width, in seconds? A file may hold anything."""
+    try:
+        close, away = curves_of(entry[near]), curves_of(entry[far])
+        seconds = [each for curves in (close, away) for name in CURVES for each in curves[name].values()]
+        return (
+            {1, *widths} <= close["verify"].keys()
+            and 1 in close["draft"]
+            and all(away[name].keys() <= close[name].keys() for name in CURVES)
+            and all(0 < each < float("inf") for each in seconds)
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
 
 
 def far_context(target: Target, drafter: Drafter, largest: int) -> int:
@@ -78,28 +94,37 @@ def curves_of(entry: Mapping[str, Mapping[str, float]]) -> dict[str, Curve]:
     return {name: {int(size): seconds for size, seconds in curve.items()} for name, curve in entry.items()}
 
 
-def cache_file() -> Path:
+def cache_file() -> Path | None:
+    """None where nobody says whose cache this is."""
     home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "reanchor" / "costs.json"
+    try:
+        return (Path(home) if home else Path.home() / ".cache") / "reanchor" / "costs.json"
+    except RuntimeError:
+        return None
 
 
-def remembered(file: Path) -> dict[str, Any]:
+def remembered(file: Path | None) -> dict[str, Any]:
     """What was measured before; nothing where there is no such file or something broke it."""
     try:
-        return dict(json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):
+        return {} if file is None else dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError, RecursionError):
         return {}
 
 
-def keep(file: Path, known: dict[str, Any]) -> None:
-    """Write whole or not at all. A folder that cannot be written costs a measurement in every process, no more."""
+def keep(file: Path | None, key: str, entry: dict[str, Any]) -> bool:
+    """Write whole or not at all, beside what others wrote meanwhile. A folder that cannot be written costs a
+    measurement in every process, no more.
+    """
+    if file is None:
+        return False
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(known, indent=1))
+        part.write_text(json.dumps({**remembered(file), key: entry}, indent=1))
         part.replace(file)
     except OSError:
-        return
+        return False
+    return True
 
 
 def machine_and_pair(target: Target, drafter: Drafter) -> str:
@@ -118,8 +143,9 @@ def machine_and_pair(target: Target, drafter: Drafter) -> str:
         for model in (target.model, drafter)
     ]
     stack = f"{target.stack_name} stack, {target.attention.choice} attention"
+    blocks = f"blocks of {drafter.block_size} in {getattr(drafter, 'dtype', target.model.dtype)}"
     versions = f"torch {torch.__version__}, costs {GENERATION}"
-    return ", ".join([machine, *sizes, str(target.model.dtype), stack, versions])
+    return ", ".join([machine, *sizes, str(target.model.dtype), blocks, stack, versions])
 
 
 @torch.no_grad()

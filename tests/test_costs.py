@@ -56,14 +56,110 @@ def test_growth_is_per_token_of_context():
     assert not costs_from(near, near, 0).slopes  # the target has no room for another context
 
 
-def test_a_broken_or_unwritable_file_is_measured_anew(file):
+NONSENSE = {
+    "no file of ours": lambda whole: [1, 2],
+    "no entry": lambda whole: 7,
+    "contexts that are none": lambda whole: {context: None for context in whole},
+    "curves that are none": lambda whole: {context: {"verify": [1.0], "draft": 3} for context in whole},
+    "one curve": lambda whole: {context: {"verify": each["verify"]} for context, each in whole.items()},
+    "no seconds": lambda whole: altered(whole, 0.0),
+    "less than none": lambda whole: altered(whole, -1.0),
+    "not a number": lambda whole: altered(whole, float("nan")),
+    "endless": lambda whole: altered(whole, float("inf")),
+    "words": lambda whole: altered(whole, "soon"),
+    "sizes that are no numbers": lambda whole: {
+        context: {name: {f"{size}x": 1.0 for size in curve} for name, curve in each.items()}
+        for context, each in whole.items()
+    },
+    "widths left out": lambda whole: {**whole, "64": {**whole["64"], "verify": whole["438"]["verify"]}},
+}
+
+
+def altered(whole, seconds):
+    return {**whole, "64": {**whole["64"], "draft": {**whole["64"]["draft"], "1": seconds}}}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_an_entry_that_is_damaged_is_measured_anew(file, nonsense):
+    curves = decoder().costs().curves
+    ((key, whole),) = json.loads(file.read_text()).items()
+    broken = NONSENSE[nonsense](whole)
+    file.write_text(json.dumps(broken if isinstance(broken, list) else {key: broken, "another": 1}))
+    again = decoder().costs()
+    assert {name: list(curve) for name, curve in again.curves.items()} == {
+        name: list(curve) for name, curve in curves.items()
+    }
+    assert all(0 < seconds < 5 for curve in again.curves.values() for seconds in curve.values())
+    mended = json.loads(file.read_text())
+    assert mended.pop("another", 1) == 1 and list(mended) == [key]
+    assert mended[key].keys() == whole.keys() and all(
+        each.keys() == whole["64"].keys() for each in mended[key].values()
+    )
+
+
+def test_a_broken_file_is_measured_anew(file):
     file.parent.mkdir()
     file.write_text("{not json")
     assert decoder().costs() is not None and len(json.loads(file.read_text())) == 1
-    file.unlink()
-    file.parent.rmdir()
-    file.parent.write_text("a file where the folder should be")
-    assert decoder().costs() is not None
+
+
+def places(tmp_path, monkeypatch):
+    """Where nothing can be kept: a file in the folder's place, and nobody's home."""
+    (tmp_path / "reanchor").write_text("a file where the folder should be")
+    yield
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(reanchor.costs.Path, "home", homeless)
+    yield
+
+
+def homeless():
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_where_nothing_can_be_kept_it_is_measured_once_in_a_process(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(reanchor.costs, "UNKEPT", {})
+    for _ in places(tmp_path, monkeypatch):
+        reanchor.costs.UNKEPT.clear()
+        told = []
+        for _ in range(2):
+            each = SpeculativeDecoder(
+                tiny_target(), ScriptedDrafter([1] * 99), DecodeConfig("auto"), say=told.append
+            )
+            assert each.costs(sample=False) is not None and each.costs(sample=True) is not None
+        assert len(told) == 1
+
+
+def test_what_another_process_kept_meanwhile_stays(file, monkeypatch):
+    real = reanchor.costs.measure
+
+    def slowly(*given, **more):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"another pair": {}}))
+        return real(*given, **more)
+
+    monkeypatch.setattr(reanchor.costs, "measure", slowly)
+    decoder().costs()
+    assert len(json.loads(file.read_text())) == 2
+
+
+def test_blocks_of_another_size_are_measured_apart(file):
+    for size in (5, 9):
+        SpeculativeDecoder(
+            tiny_target(), ScriptedDrafter([1] * 99, block_size=size), DecodeConfig("auto")
+        ).costs()
+    assert len(json.loads(file.read_text())) == 2
+
+
+def test_a_target_of_few_positions_has_costs(file):
+    """No room for the context behind which others are measured."""
+    for positions in (40, 150, 160):
+        model = tiny_target()
+        model = type(model)(
+            type(model.config).from_dict({**model.config.to_dict(), "max_position_embeddings": positions})
+        )
+        costs = SpeculativeDecoder(model.eval(), ScriptedDrafter([1] * 99), DecodeConfig("auto")).costs()
+        for costs.context in (1, positions):
+            assert min(costs.verify(1), costs.draft(1)) > 0
 
 
 def test_rounds_correct_the_costs(monkeypatch):

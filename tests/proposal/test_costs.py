@@ -191,7 +191,9 @@ def test_it_comes_back_when_tries_were_held_too_dear():
     for _ in range(1500):
         auto = Auto([1, 2, 3], 64, costs)
         auto.planner, planner.costs.context = planner, 0
-        draft = Draft((0,), [[3, 7, 8, 9]], torch.tensor([[[7], [8], [9]]]), torch.tensor([drafts]).log()[..., None])
+        draft = Draft(
+            (0,), [[3, 7, 8, 9]], torch.tensor([[[7], [8], [9]]]), torch.tensor([drafts]).log()[..., None]
+        )
         plans.append(auto.plan(0, 9))
         given = draft if plans[-1].blocks else Draft((), [[3]])
         nodes = len(auto.assemble(given, Retained(), 9))
