@@ -135,7 +135,7 @@ class Step:
         if not values:
             return []
         return [
-            (round(values[node] / values[parent], 4), node in path)
+            (round(values[node] / values[parent], 4) if values[parent] else 0.0, node in path)
             for node, parent in enumerate(self.tree.parents)
             if parent in path and not (self.stopped and parent == self.verdict.path[-1])
         ]

@@ -44,7 +44,7 @@ def costs_of(
     file, key = cache_file(), machine_and_pair(target, drafter)
     widths = sorted({*(width for width in WIDTHS if width < largest), largest})
     near, far = str(NEAR), str(far_context(target, drafter, largest))
-    entry = UNKEPT.get(key) or remembered(file).get(key)
+    entry: Any = UNKEPT.get(key) or remembered(file).get(key)
     if not usable(entry, near, far, widths):
         say("Measuring what passes of this pair take here, once")
         clock = Stopwatch(synchronizer(target.device))

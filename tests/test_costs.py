@@ -59,7 +59,7 @@ def test_growth_is_per_token_of_context():
 NONSENSE = {
     "no file of ours": lambda whole: [1, 2],
     "no entry": lambda whole: 7,
-    "contexts that are none": lambda whole: {context: None for context in whole},
+    "contexts that are none": lambda whole: dict.fromkeys(whole),
     "curves that are none": lambda whole: {context: {"verify": [1.0], "draft": 3} for context in whole},
     "one curve": lambda whole: {context: {"verify": each["verify"]} for context, each in whole.items()},
     "no seconds": lambda whole: altered(whole, 0.0),

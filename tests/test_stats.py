@@ -121,3 +121,9 @@ def test_edges_and_reliability_by_hand():
         {"price": pytest.approx((0.8 + 0.75 + 0.8) / 3), "taken": pytest.approx(2 / 3), "edges": 3},
     ]
     assert Stats("plain", rounds=[ROUND]).reliability() == []
+
+
+def test_a_value_too_small_for_a_number_is_no_division_by_zero():
+    tree = Tree([9, 1, 2], [-1, 0, 1], [0, 1, 2], [-1, 0, 0], [], values=[1, 0.0, 0.0])
+    verdict = Verdict([0, 1], [1, 2], [1, 2, 0], stopped=False)
+    assert Step([1, 2], tree, verdict, 1, 0, False).edges == [(0.0, True), (0.0, False)]

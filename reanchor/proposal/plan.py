@@ -73,8 +73,8 @@ class Planner:
         return self.came[kind] / self.promised[kind]
 
     def size(self, values: Sequence[float], kind: str, made: bool = False) -> tuple[float, int]:
-        """(tokens beyond what its seconds are worth, the draft's apart; nodes) of the best beginning of a trie; made: as
-        `Costs.best_size` takes it.
+        """(tokens beyond what its seconds are worth, the draft's apart; nodes) of the best beginning of a trie.
+        made: is the trie there already?
         """
         trust = self.trust(kind)
         return self.costs.best_size([values[0], *(trust * value for value in values[1:])], self.pace, made)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 from reanchor.core import BASELINE, RECALL, TEXT, VERIFIER_PATH
@@ -19,6 +20,7 @@ Chances = Mapping[int, float]  # token -> its probability as the source sees it;
 RECALLED, QUOTED = 3, 4  # longest contexts, in tokens
 LEAST = 1e-9  # of a time
 RECENT = 8  # occurrences of a context in the text that are counted
+MOST = 1 << 18  # contexts that recall keeps, some half a kilobyte each
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Recall:
         """The target's candidates after `path`; they replace what was known."""
         for context in contexts(path, RECALLED):
             self.known[context] = Claim(f"recall {len(context)}", RECALL, chances)
+        if len(self.known) > MOST:  # the older half at once, as a dictionary is slow to lose its first
+            self.known = dict(islice(self.known.items(), MOST // 2, None))
 
 
 class Text:
@@ -131,7 +135,10 @@ class Raced:
         return [Claim(each.source, each.origin, self.raced(each.chances, times)) for each in found]
 
     def raced(self, chances: Chances, times: Sequence[float]) -> Chances:
-        arrivals = {token: chance / max(float(times[token]), LEAST) for token, chance in chances.items()}
+        try:
+            arrivals = {token: chance / max(float(times[token]), LEAST) for token, chance in chances.items()}
+        except IndexError:  # a prompt may hold tokens that the target never says
+            return self.raced({token: each for token, each in chances.items() if token < len(times)}, times)
         total = sum(arrivals.values()) + max(0.0, 1.0 - sum(chances.values()))
         return {token: arrival / total for token, arrival in arrivals.items()}
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from reanchor.proposal.sources import Recall, Shifted, Text, baseline
+import pytest
+
+from reanchor.proposal import sources
+from reanchor.proposal.sources import Raced, Recall, Shifted, Text, baseline
 
 ROWS = [{1: 0.5}, {2: 0.5}, {3: 0.5}]
 
@@ -34,6 +37,28 @@ def test_recall_knows_one_two_and_three_tokens():
         ("recall 1", {6: 0.8}),
     ]
     assert said(recall, [3], 0) == []
+
+
+def test_recall_does_not_grow_without_end(monkeypatch):
+    """A decode may be long; what was learnt last stays."""
+    monkeypatch.setattr(sources, "MOST", 40)
+    recall = Recall()
+    for token in range(200):
+        recall.learn([token, token + 1, token + 2], {token: 0.5})
+        assert len(recall.known) <= 40
+        assert [claim.chances for claim in recall.claims([token, token + 1, token + 2], 0)] == [
+            {token: 0.5}
+        ] * 3
+    assert len(recall.known) > 20
+
+
+def test_a_token_without_a_time_is_not_said():
+    """Embeddings may have rows that no score belongs to, as those of pictures; a prompt may hold them."""
+    text = Text()
+    text.extend([1, 9, 1, 2, 1])
+    raced = Raced(text, lambda _depth: [1.0] * 5)
+    (claim,) = raced.claims([1], 0)
+    assert claim.chances == {2: pytest.approx(0.5)}
 
 
 def test_text_counts_what_followed_the_longest_context():
