@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from reanchor.core import Draft, Plan, Retained, Tree, Verdict
@@ -56,7 +57,7 @@ class Auto:
         if costs is not None:  # what earlier decodes learnt
             self.prices = costs.experience.prices = costs.experience.prices or self.prices
         self.text.extend(prompt)
-        self.times = times
+        self.times, self.sampled = times, sampled
         self.seen: dict[int, Any] = {}  # times by depth, as the round under way saw them
         self.foresees = False  # between plan and verification
         self.states: list[Chances] = []  # the target's candidates at the retained states
@@ -89,7 +90,8 @@ class Auto:
 
     def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
         """The best trie for this round's draft. Its paths are left out: `rejected` finds the one it needs."""
-        blocks = drafted(draft)
+        # confidence is of being the target's favourite, which it need not draw
+        blocks = drafted(replace(draft, confidence=None) if self.sampled else draft)
         self.sources = [*(blocks if draft.raced else self._raced(blocks)), *self._standing()]
         trie = Trie(draft.blocks[0][0], self.max_nodes, 0 if self.current.name == "plain" else max_depth)
         kind = "drafted" if self.current.blocks else "known"
@@ -168,11 +170,24 @@ def drafted(draft: Draft) -> list[Source]:
             [dict(zip(*row, strict=True)) for row in zip(*block, strict=True)]
             for block in zip(draft.candidates.tolist(), draft.log_probs.exp().tolist(), strict=True)
         ]
+    if draft.confidence is not None:
+        told = zip(blocks, draft.blocks, draft.confidence.tolist(), strict=True)
+        blocks = [
+            [confident(*each) for each in zip(rows, block[1:], sure, strict=False)]
+            for rows, block, sure in told
+        ]
     found: list[Source] = []
     for offset, block, rows in zip(draft.offsets, draft.blocks, blocks, strict=False):
         kept = rows[: len(block) - 1]  # a drafter may cut its blocks
         found.append(Shifted(offset, block[0], kept, draft.raced) if offset else baseline(kept))
     return found
+
+
+def confident(row: dict[int, float], token: int, chance: float) -> dict[int, float]:
+    """A block's candidates at a position, its own token as likely as the head made for that says."""
+    others = 1.0 - row.get(token, 0.0)
+    scale = (1.0 - chance) / others if others > 0 else 0.0
+    return {**{each: scale * known for each, known in row.items()}, token: chance}
 
 
 def grow(trie: Trie, offers: Callable[[int], list[Offer]], floor: float = 0.0) -> list[float]:

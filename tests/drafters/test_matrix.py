@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+import reanchor.decoder
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.config import Method
 from reanchor.core import Draft, Retained, Step
 from reanchor.drafters.block import BlockDrafter
 from reanchor.drafters.context import ContextCache
 from reanchor.drafters.loading import load_drafter
+from reanchor.proposal.costs import Costs
 from tests.tiny import FAMILIES, greedy
 
 from .writer import DIALECTS, FAVOURED, REDUCED, TARGET_LAYERS, V, Written
@@ -121,3 +123,35 @@ def test_drafts_are_accepted_and_shifts_match(dialect: str, tmp_path: Path) -> N
         accepted += sum(step.accepted for step in steps)
         matched += sum(step.tree.matched for step in steps)
     assert accepted > 0 and matched > 0
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_method_auto(dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets given and chosen, greedy and sampled with drafts that race or do not: the tokens of plain decoding, and
+    a node of the drafter's accepted somewhere.
+    """
+    target, accepted = target_of("qwen3"), 0
+    drafter = load_drafter(fitted(DIALECTS[dialect], target).save(tmp_path), target)
+    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs({1: 1.0, 64: 1.3}, {1: 0.1, 8: 0.2}))
+    monkeypatch.setattr(reanchor.decoder, "watched", lambda stage, *_: stage)  # no clock here
+    greedily, sampled = (
+        SamplingConfig(NEW),
+        SamplingConfig(NEW, temperature=0.9, top_p=0.95, seed=3),
+    )
+    for sampling, budget, stochastic in (
+        (greedily, 9, "auto"),
+        (greedily, None, "auto"),
+        (sampled, 9, "auto"),
+        (sampled, None, "auto"),
+        (sampled, None, "sample"),
+    ):
+        plain = SpeculativeDecoder(target).decode(PROMPT, sampling)
+        decoder = SpeculativeDecoder(
+            target, drafter, DecodeConfig("auto", max_nodes=budget, stochastic=stochastic)
+        )
+        truth = [token for step in plain for token in step.tokens]
+        for _ in range(2):  # the second begins with what the first learnt
+            steps = list(decoder.decode(PROMPT, sampling))
+            assert [token for step in steps for token in step.tokens] == truth
+            accepted += sum(origin >= 0 for step in steps for origin in step.origins)
+    assert accepted > 0

@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -110,26 +111,50 @@ def test_no_tree_of_the_same_size_is_worth_more(prices, budget, max_depth):
     assert len(trie.tokens) == size and math.fsum(values) == pytest.approx(best)
 
 
-def test_nothing_proposed_depends_on_what_the_target_is_about_to_say(monkeypatch):
-    """The trie of every round is the same when that round's output is swapped for noise before anything reads it."""
-    model = tiny_target("qwen3")
-    truth = greedy(model, PROMPT, NEW)
-    drafter = Guesser(PROMPT.tolist() + truth, "second")
-    honest = run(model, drafter, max_nodes=12)
-    for swapped in range(1, len(honest)):
-        rounds, real = itertools.count(), reanchor.loop.Target.verify
+TERMS = {
+    "greedy": SamplingConfig(NEW),
+    "sampled": SamplingConfig(
+        NEW, temperature=1.0, seed=5
+    ),  # drafts know the times of the draw, but no score
+}
 
-        def noise(self, tree, cache, rounds=rounds, swapped=swapped, real=real):
-            output = real(self, tree, cache)
-            if next(rounds) + 1 < swapped:
+
+@pytest.mark.parametrize("budget", [12, None])
+@pytest.mark.parametrize("terms", TERMS)
+def test_nothing_proposed_depends_on_what_the_target_is_about_to_say(budget, terms, monkeypatch):
+    """Plan and trie of every round are the same when that round's output is swapped for noise before anything reads it,
+    and another output does make other tries afterwards.
+    """
+    curves = {1: 1.0, 64: 2.0}, {1: 0.1, 4: 0.3}
+    monkeypatch.setattr(reanchor.decoder, "watched", lambda stage, *_: stage)  # no clock here
+    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs(*curves))
+    model, later = tiny_target("qwen3"), 0
+    script = PROMPT.tolist() + greedy(model, PROMPT, NEW)
+    kind = type(SpeculativeDecoder(model, Guesser(script), DecodeConfig("auto")).target)
+
+    def rounds(swapped=NEW):
+        decoder, count = (
+            SpeculativeDecoder(model, Guesser(script, "second"), DecodeConfig("auto", max_nodes=budget)),
+            itertools.count(),
+        )
+
+        def noise(self, tree, cache):
+            output = kind_verify(self, tree, cache)
+            if next(count) + 1 < swapped:
                 return output
             return type(output)(torch.randn_like(output.logits), torch.randn_like(output.features))
 
-        target = SpeculativeDecoder(model, drafter, DecodeConfig("auto", max_nodes=12)).target
-        monkeypatch.setattr(type(target), "verify", noise)
-        steps = run(model, drafter, max_nodes=12)[: swapped + 1]
-        monkeypatch.undo()
-        assert [step.tree.tokens for step in steps] == [step.tree.tokens for step in honest[: swapped + 1]]
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "verify", noise)
+            return [(step.plan, step.tree) for step in decoder.decode(PROMPT, TERMS[terms])]
+
+    kind_verify = kind.verify
+    honest = rounds()
+    for swapped in range(1, len(honest)):
+        noisy = rounds(swapped)
+        assert noisy[: swapped + 1] == honest[: swapped + 1]
+        later += noisy[swapped + 1 :] != honest[swapped + 1 :]
+    assert later > 0.8 * (len(honest) - 2)
 
 
 def test_assembling_changes_nothing_that_was_learnt():
@@ -359,6 +384,29 @@ def test_what_a_drafter_cut_off_is_no_candidate():
     assert [bool(list(source.claims([7], depth))) for depth in range(3)] == [True, False, False]
     tree = assemble(draft, Retained(), DecodeConfig("ddtree", max_nodes=40), 9, random.Random(0))
     assert max(tree.depths) == 1 and len(tree) == 5
+
+
+def test_a_confidence_head_says_how_likely_a_blocks_own_tokens_are():
+    scores = torch.tensor([[[0.5, 0.25], [1.0, 0.0], [0.4, 0.4]]]).log()
+    blocks, candidates = [[7, 1, 3, 5]], torch.tensor([[[1, 2], [3, 4], [5, 6]]])
+    draft = Draft((0,), blocks, candidates, scores, confidence=torch.tensor([[0.8, 0.9, 0.1]]))
+
+    def said(draft):
+        (source,) = drafted(draft)
+        return [dict(claim.chances) for depth in range(3) for claim in source.claims([7], depth)]
+
+    assert said(draft) == [
+        pytest.approx(row) for row in ({1: 0.8, 2: 0.1}, {3: 0.9, 4: 0.0}, {5: 0.1, 6: 0.6})
+    ]
+    trees = [Auto([7], 2, sampled=sampled) for sampled in (False, True)]  # whose first node is worth as much
+    for auto in trees:
+        auto.plan(0, 9)
+    greedy, drawn = (auto.assemble(draft, Retained(), 9).values[1] for auto in trees)
+    assert greedy > 1.3 * drawn
+    cut = replace(draft, blocks=[[7, 1]])  # by a threshold
+    assert said(cut) == [pytest.approx({1: 0.8, 2: 0.1})]
+    alone = replace(draft, candidates=None, log_probs=None)
+    assert said(alone) == [pytest.approx(row) for row in ({1: 0.8}, {3: 0.9}, {5: 0.1})]
 
 
 @pytest.mark.parametrize("sampled", [False, True])
