@@ -181,4 +181,5 @@ def beliefs(logits: Tensor, temperature: float = 1.0) -> list[dict[int, float]]:
     if in_blocks:
         tokens = held.gather(1, tokens // BLOCK) * BLOCK + tokens % BLOCK
     chances = (best.float() / temperature - (near.float() / temperature).logsumexp(-1, keepdim=True)).exp()
+    chances = chances.nan_to_num(0.0)  # which would stay in what is learnt
     return [dict(zip(*row, strict=True)) for row in zip(tokens.tolist(), chances.tolist(), strict=True)]

@@ -89,16 +89,20 @@ class Planner:
         """known, drafted: what the round's best tries were worth without and with the draft (`size`); promised: tokens
         that the verified one promised; tokens: committed; shifted: of them, those that shifted blocks put in.
         """
-        kind, experience = "drafted" if plan.blocks else "known", self.experience
-        if promised > 1:
-            for sums, more in ((experience.promised, promised - 1), (experience.came, tokens - 1)):
-                sums[kind] += more - SLOW * sums[kind]
-            self.promised[kind] += promised - 1
-            self.came[kind] += tokens - 1
+        self.came_of("drafted" if plan.blocks else "known", promised, tokens)
         if plan.blocks:
             self._average("baseline", max(drafted - known, 0.0))
         if plan.blocks > 1:
             self._average("shifted", float(shifted))
+
+    def came_of(self, kind: str, promised: float, tokens: int) -> None:
+        """So many tokens of those that a trie promised, bonus included."""
+        if promised > 1:
+            experience = self.experience
+            for sums, more in ((experience.promised, promised - 1), (experience.came, tokens - 1)):
+                sums[kind] += more - SLOW * sums[kind]
+            self.promised[kind] += promised - 1
+            self.came[kind] += tokens - 1
 
     def took(self, tokens: int, seconds: float) -> None:
         """A round is over; without seconds nobody timed it."""

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import reanchor.decoder
 import reanchor.loop
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import BASELINE, Draft, Retained
+from reanchor.core import BASELINE, Draft, Retained, Verdict
 from reanchor.proposal import Trie
 from reanchor.proposal.assembly import assemble
-from reanchor.proposal.auto import Auto, drafted, grow
+from reanchor.proposal.auto import Auto, agreed, drafted, grow
 from reanchor.proposal.costs import Costs
 from reanchor.proposal.prices import Prices
 from reanchor.proposal.sources import Claim
@@ -196,6 +196,34 @@ def test_costs_choose_the_size_and_nothing_else(steep, monkeypatch):
         assert not plain and max(each["nodes"] for each in rounds) > 32
 
 
+@pytest.mark.parametrize("said", [[2, 3, 7], [5], [2, 5]])
+def test_a_draft_has_no_credit_for_what_comes_without_it(said):
+    """Promises of the trie that a round would have verified without a draft are judged when there was one, too."""
+    auto = Auto([1, 2, 3, 1, 2, 3, 1], 16, Costs({1: 1.0, 64: 1.0}, {1: 1e-6}))
+    assert auto.plan(0, 9).name == "baseline"
+    trie, values = auto.undrafted
+    before = auto.planner.promised["known"], auto.planner.came["known"]
+    tree = auto.assemble(Draft((0,), [[1, 5, 5]]), Retained(), 9)
+    path = [0]
+    for token in said[:-1]:
+        path.append(tree.children[path[-1], token])
+    auto.learn(tree, Verdict(path, said, [0] * len(tree), False), lambda: [{}] * len(tree), [])
+    after = auto.planner.promised["known"], auto.planner.came["known"]
+    assert agreed(trie, said) == len(said) - 1 and sum(values) > 2
+    assert [b - a for a, b in zip(before, after, strict=True)] == pytest.approx(
+        [sum(values) - 1, len(said) - 1]
+    )
+
+
+def test_where_a_trie_and_the_target_part():
+    trie = Trie(9)
+    for path in ([9, 1, 2, 3], [9, 1, 4]):
+        trie.insert(path, 0)
+    cases = ([7], 0), ([1], 1), ([1, 4, 4], 2), ([1, 2, 3], 3), ([1, 2, 3, 5], 3)
+    for tokens, length in cases:
+        assert agreed(trie, tokens) == length
+
+
 @pytest.mark.parametrize("budget", [None, 9])
 @pytest.mark.parametrize("new", [2, 3, 7])
 def test_a_last_round_without_room_for_a_draft_plans_none(new, budget, monkeypatch):
@@ -264,6 +292,18 @@ def test_sampled_tokens_have_the_targets_distribution(model, rules, method, monk
     joint = sampling.exact(model, sampling.processors(rules))
     config = DecodeConfig(method, max_nodes=9, stochastic="sample" if rules == "penalty" else "race")
     counts = sampling.draws(model, sampling.processors(rules), config, 1200 if method == "auto" else 600)
+    assert sampling.p_value(counts, joint) > 1e-3
+
+
+@pytest.mark.parametrize("rules", ["t1", "t1.3-top-k", "penalty"])
+def test_sizes_that_are_chosen_and_what_decodes_before_taught_leave_the_distribution(model, rules, monkeypatch):
+    """One decoder for all decodes: plans, sizes and prices follow what was drawn before."""
+    monkeypatch.setattr(sampling, "ScriptedDrafter", Racer)
+    costs = Costs({1: 1.0, 64: 3.0}, {1: 0.05, 4: 0.1})
+    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: costs)
+    joint = sampling.exact(model, sampling.processors(rules))
+    counts = sampling.draws(model, sampling.processors(rules), DecodeConfig("auto"), 1000)
+    assert costs.experience.seen["baseline"] > 20 and costs.experience.prices is not None
     assert sampling.p_value(counts, joint) > 1e-3
 
 
@@ -418,3 +458,34 @@ def test_chances_too_small_for_a_number_are_no_candidates(sampled):
             prices.learn(claimed, 0, chosen)
     ((price, token, _),) = prices.of(claims, 0)
     assert token == 1 and 0 < price < 1
+
+
+class Overflowing(Guesser):
+    """Its scores are no numbers in the first rounds."""
+
+    confident = False
+
+    def draft(self, anchor, retained, shifts, cache, top_k=0) -> Draft:
+        draft = super().draft(anchor, retained, shifts, cache, top_k)
+        if len(cache) > len(PROMPT) + 8:
+            return draft
+        sure = torch.full(draft.log_probs.shape[:2], math.nan) if self.confident else None
+        return replace(draft, log_probs=draft.log_probs * math.nan, confidence=sure)
+
+
+@pytest.mark.parametrize("confident", [False, True])
+def test_a_drafter_that_overflows_leaves_nothing_in_the_prices(confident, monkeypatch):
+    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs({1: 1.0, 64: 1.0}, {1: 1e-6}))
+    model = tiny_target("qwen3")
+    truth = greedy(model, PROMPT, NEW)
+    drafter = Overflowing(PROMPT.tolist() + truth)
+    drafter.confident = confident
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig("auto"))
+    for _ in range(2):
+        steps = list(decoder.decode(PROMPT, SamplingConfig(NEW)))
+        assert [token for step in steps for token in step.tokens] == truth
+    prices = decoder.costs().experience.prices
+    assert all(0 < share < 1 for band in prices.shares for share in band.values()) and prices.sharpness >= 1
+    assert max(step.accepted for step in steps) > 2
+    nothing = reanchor.loop.beliefs(torch.full((1, 9), math.nan))
+    assert set(nothing[0].values()) == {0.0}

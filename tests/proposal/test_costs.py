@@ -204,6 +204,64 @@ def test_it_comes_back_when_tries_were_held_too_dear():
     assert shares(plans[20:100])["plain"] > 0.8 and shares(plans[-200:])["baseline"] > 0.8
 
 
+def replayed(costs: Costs, gains: dict[str, float], rounds: int = 3000) -> tuple[float, float]:
+    """Tokens a second of the later half, as the planner chose blocks and nodes, and of the best fixed choice. gains:
+    tokens that the nodes of each kind give, spread over its nodes.
+    """
+    rng, planner, tokens, seconds = random.Random(0), Planner(costs), 0.0, 0.0
+    nodes_of = {"known": 8, "baseline": 4, "shifted": 4}
+
+    def offered(blocks: int) -> list[float]:
+        kinds = ["known", *["baseline"] * (blocks > 0), *["shifted"] * (blocks > 1)]
+        each = [gains[kind] / nodes_of[kind] for kind in kinds for _ in range(nodes_of[kind])]
+        return [1.0, *sorted(each, reverse=True)]
+
+    def luck(values: list[float]) -> int:
+        return 1 + sum(rng.random() < value for value in values[1:])
+
+    for place in range(rounds):
+        plan = planner.choose(offered(0), 3)
+        known, small = planner.size(offered(0), "known")
+        values = [1.0] if plan.name == "plain" else offered(plan.blocks)
+        kind = "drafted" if plan.blocks else "known"
+        drafted, size = planner.size(values, kind)
+        if plan.why == "probe":
+            size = planner.size(values, kind, made=True)[1]
+        came, took = luck(values[:size]), costs.round(plan.blocks, size)
+        shifted = luck([1.0, *[gains["shifted"] / 4] * 4]) - 1 if plan.blocks > 1 else 0
+        planner.learn(plan, known, drafted, sum(values[:size]), came, min(shifted, came - 1))
+        if plan.blocks:
+            planner.came_of("known", sum(offered(0)[:small]), luck(offered(0)[:small]))
+        planner.took(came, took)
+        if place >= rounds // 2:
+            tokens, seconds = tokens + sum(values[:size]), seconds + took
+    choices = [(blocks, size) for blocks in (0, 1, 4) for size in range(1, len(offered(blocks)) + 1)]
+    return tokens / seconds, max(
+        sum(offered(blocks)[:size]) / costs.round(blocks, size) for blocks, size in choices
+    )
+
+
+@pytest.mark.parametrize(
+    "verify, draft",
+    [
+        ({1: 1.0, 64: 1.6}, {1: 0.2, 4: 0.25}),
+        (FLAT, {1: 0.3, 4: 0.9}),
+        ({1: 1.0, 64: 4.0}, {1: 0.1, 4: 0.15}),
+        (STEEP, {1: 5.0, 4: 20.0}),
+    ],
+)
+@pytest.mark.parametrize(
+    "gains",
+    [(0.5, 2, 0), (0.5, 2, 1), (1, 0, 0), (0.1, 0.1, 0), (0.3, 0.25, 0.1), (0, 3, 0.2), (2, 0.5, 0)],
+    ids=str,
+)
+def test_plans_are_within_five_percent_of_the_best_fixed_one(verify, draft, gains):
+    chosen, best = replayed(
+        Costs(verify, draft), dict(zip(("known", "baseline", "shifted"), gains, strict=True))
+    )
+    assert chosen >= 0.95 * best
+
+
 def test_the_next_decode_begins_where_the_last_one_ended():
     """A drafter found useless is not tried for long again; one that paid is used at once. Rounds stay apart."""
     costs = cheap()
