@@ -30,10 +30,11 @@ def model():
     return tiny_target("qwen3")
 
 
-@pytest.fixture
-def generator(model):
+@pytest.fixture(params=["reanchor", "auto"])
+def generator(model, request):
     drafter = ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, NEW), "second")
-    return ReAnchorGenerator(model, drafter, config=DecodeConfig("reanchor", verifier_path="attach"))
+    knobs = {"reanchor": {"verifier_path": "attach"}, "auto": {"max_nodes": 12}}[request.param]
+    return ReAnchorGenerator(model, drafter, config=DecodeConfig(request.param, **knobs))
 
 
 def char_tokenizer() -> PreTrainedTokenizerFast:
