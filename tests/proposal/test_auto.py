@@ -215,6 +215,23 @@ def test_a_draft_has_no_credit_for_what_comes_without_it(said):
     )
 
 
+def test_what_the_target_said_at_rejected_nodes_is_remembered():
+    """As after full acceptance, where it is all that is left; an accepted node has the last word on its context."""
+    auto, trie = Auto([1], 9), Trie(1)
+    for path in ([1, 5, 7], [1, 6, 5]):
+        trie.insert(path, BASELINE)
+    tree = trie.freeze()  # the nodes 5, 7, 6, 5 from 1 on
+    believed = [{6: 0.9}, {9: 0.7}, {8: 0.6}, {5: 0.8}, {4: 0.5}]
+    auto.learn(tree, Verdict([0, 3, 4], [6, 5, 2], [0] * 5, False), lambda: believed, [])
+
+    def recalled(*path):
+        return {claim.source: claim.chances for claim in auto.recall.claims(path, 0)}
+
+    assert recalled(1, 5) == {"recall 2": {9: 0.7}, "recall 1": {4: 0.5}}
+    assert recalled(5, 7) == {"recall 2": {8: 0.6}, "recall 1": {8: 0.6}}
+    assert recalled(1, 6) == {"recall 2": {5: 0.8}, "recall 1": {5: 0.8}}
+
+
 def test_where_a_trie_and_the_target_part():
     trie = Trie(9)
     for path in ([9, 1, 2, 3], [9, 1, 4]):
@@ -296,7 +313,9 @@ def test_sampled_tokens_have_the_targets_distribution(model, rules, method, monk
 
 
 @pytest.mark.parametrize("rules", ["t1", "t1.3-top-k", "penalty"])
-def test_sizes_that_are_chosen_and_what_decodes_before_taught_leave_the_distribution(model, rules, monkeypatch):
+def test_sizes_that_are_chosen_and_what_decodes_before_taught_leave_the_distribution(
+    model, rules, monkeypatch
+):
     """One decoder for all decodes: plans, sizes and prices follow what was drawn before."""
     monkeypatch.setattr(sampling, "ScriptedDrafter", Racer)
     costs = Costs({1: 1.0, 64: 3.0}, {1: 0.05, 4: 0.1})
