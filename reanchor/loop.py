@@ -52,9 +52,10 @@ def decode(
     cache, context = target.new_cache(), drafter.new_cache()
     seed = choice.seed() if by_rejection(choice, config) else None
     times = choice.times.at if races(drafter, choice, config) else None
-    proposer, retained = proposer_for(config, prompt.tolist(), costs, choice.sample, seed, times), Retained()
+    retained = Retained()
 
     with stage("prefill"):
+        proposer = proposer_for(config, prompt.tolist(), costs, choice.sample, seed, times)
         output = target.prefill(prompt, cache)
         refuse_nan(output.logits)
         tree = Trie(int(prompt[-1])).freeze()

@@ -87,7 +87,7 @@ class Costs:
         if size[1] > 1:
             spent, overhead = laps.get("assemble", 0.0) + laps.get("commit", 0.0), learnt["overhead"]
             # one stall must not make every trie look dear: nobody would verify one again, and learn better
-            spent = min(spent, OUTLIER * overhead or self.verify(size[1]))
+            spent = min(max(spent, 0.0), OUTLIER * overhead or self.verify(size[1]))
             learnt["overhead"] += RATE * (spent - overhead) if overhead else spent
         return self.round(*size)
 
