@@ -90,10 +90,11 @@ class Planner:
         that the verified one promised; tokens: committed; shifted: of them, those that shifted blocks put in.
         """
         self.came_of("drafted" if plan.blocks else "known", promised, tokens)
-        if plan.blocks:
-            self._average("baseline", max(drafted - known, 0.0))
         if plan.blocks > 1:
             self._average("shifted", float(shifted))
+        if plan.blocks:
+            others = self.worth["shifted"] if plan.blocks > 1 else 0.0  # which is in `drafted`, too
+            self._average("baseline", max(drafted - known - others, 0.0))
 
     def came_of(self, kind: str, promised: float, tokens: int) -> None:
         """So many tokens of those that a trie promised, bonus included."""

@@ -247,13 +247,23 @@ def replayed(costs: Costs, gains: dict[str, float], rounds: int = 3000) -> tuple
     [
         ({1: 1.0, 64: 1.6}, {1: 0.2, 4: 0.25}),
         (FLAT, {1: 0.3, 4: 0.9}),
+        (FLAT, {1: 0.9, 4: 1.0}),
         ({1: 1.0, 64: 4.0}, {1: 0.1, 4: 0.15}),
         (STEEP, {1: 5.0, 4: 20.0}),
     ],
 )
 @pytest.mark.parametrize(
     "gains",
-    [(0.5, 2, 0), (0.5, 2, 1), (1, 0, 0), (0.1, 0.1, 0), (0.3, 0.25, 0.1), (0, 3, 0.2), (2, 0.5, 0)],
+    [
+        (0.5, 2, 0),
+        (0.5, 2, 1),
+        (1, 0, 0),
+        (0.1, 0.1, 0),
+        (0.3, 0.25, 0.1),
+        (0, 3, 0.2),
+        (2, 0.5, 0),
+        (0.5, 0, 1),
+    ],
     ids=str,
 )
 def test_plans_are_within_five_percent_of_the_best_fixed_one(verify, draft, gains):
