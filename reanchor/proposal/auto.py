@@ -65,7 +65,6 @@ class Auto:
         self.max_nodes, self.costs = max_nodes, costs
         self.planner = Planner(costs) if costs is not None else None
         self.current = Plan("plain", 0, "fixed")
-        self.undrafted: tuple[Trie, list[float]] = Trie(0), []  # what the round would verify without a draft
         self.known = self.drafted = 0.0  # what this round's tries are worth without and with a draft
         self.committed = 1  # tokens of the last round
 
@@ -85,9 +84,7 @@ class Auto:
         self.sources = self._standing()
         known = Trie(self.text.text[-1], min(GLIMPSE, self.max_nodes), max_depth)
         values = self._grow(known, self.planner.floor("known"))
-        self.known, nodes = self.planner.size(values, "known")
-        known.cut(nodes)
-        self.undrafted = known, values[:nodes]
+        self.known = self.planner.size(values, "known")[0]
         self.current = self.planner.choose(values, shifts) if max_depth else Plan("plain", 0, "pays")
         return self.current
 
@@ -152,9 +149,6 @@ class Auto:
             shifted = sum(tree.origins[node] > 0 for node in verdict.path)
             promised, self.committed = sum(tree.values), len(verdict.tokens)
             self.planner.learn(self.current, self.known, self.drafted, promised, self.committed, shifted)
-            if self.current.blocks:  # else a draft would get the credit for what comes without it
-                trie, values = self.undrafted
-                self.planner.came_of("known", sum(values), 1 + agreed(trie, verdict.tokens))
             self.planner.costs.close(self.current.blocks, len(tree))
 
     def _learn_prices(
@@ -192,17 +186,6 @@ def drafted(draft: Draft) -> list[Source]:
 def numbers(chances: Any) -> list[Any]:
     """A drafter that overflows says nothing; what is no number would stay in the prices of every later decode."""
     return chances.nan_to_num(0.0).tolist()
-
-
-def agreed(trie: Trie, tokens: Sequence[int]) -> int:
-    """How many of these tokens a trie holds in turn below its root."""
-    node, depth = 0, 0
-    for depth, token in enumerate(tokens):
-        child = trie.children.get((node, token))
-        if child is None:
-            return depth
-        node = child
-    return depth + 1
 
 
 def confident(row: dict[int, float], token: int, chance: float) -> dict[int, float]:

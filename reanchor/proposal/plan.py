@@ -89,21 +89,17 @@ class Planner:
         """known, drafted: what the round's best tries were worth without and with the draft (`size`); promised: tokens
         that the verified one promised; tokens: committed; shifted: of them, those that shifted blocks put in.
         """
-        self.came_of("drafted" if plan.blocks else "known", promised, tokens)
+        kind, experience = "drafted" if plan.blocks else "known", self.experience
+        if promised > 1:
+            for sums, more in ((experience.promised, promised - 1), (experience.came, tokens - 1)):
+                sums[kind] += more - SLOW * sums[kind]
+            self.promised[kind] += promised - 1
+            self.came[kind] += tokens - 1
         if plan.blocks > 1:
             self._average("shifted", float(shifted))
         if plan.blocks:
             others = self.worth["shifted"] if plan.blocks > 1 else 0.0  # which is in `drafted`, too
             self._average("baseline", max(drafted - known - others, 0.0))
-
-    def came_of(self, kind: str, promised: float, tokens: int) -> None:
-        """So many tokens of those that a trie promised, bonus included."""
-        if promised > 1:
-            experience = self.experience
-            for sums, more in ((experience.promised, promised - 1), (experience.came, tokens - 1)):
-                sums[kind] += more - SLOW * sums[kind]
-            self.promised[kind] += promised - 1
-            self.came[kind] += tokens - 1
 
     def took(self, tokens: int, seconds: float) -> None:
         """A round is over; without seconds nobody timed it."""

@@ -19,7 +19,7 @@ from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import BASELINE, Draft, Retained, Verdict
 from reanchor.proposal import Trie
 from reanchor.proposal.assembly import assemble
-from reanchor.proposal.auto import Auto, agreed, drafted, grow
+from reanchor.proposal.auto import Auto, drafted, grow
 from reanchor.proposal.costs import Costs
 from reanchor.proposal.prices import Prices
 from reanchor.proposal.sources import Claim
@@ -196,25 +196,6 @@ def test_costs_choose_the_size_and_nothing_else(steep, monkeypatch):
         assert not plain and max(each["nodes"] for each in rounds) > 32
 
 
-@pytest.mark.parametrize("said", [[2, 3, 7], [5], [2, 5]])
-def test_a_draft_has_no_credit_for_what_comes_without_it(said):
-    """Promises of the trie that a round would have verified without a draft are judged when there was one, too."""
-    auto = Auto([1, 2, 3, 1, 2, 3, 1], 16, Costs({1: 1.0, 64: 1.0}, {1: 1e-6}))
-    assert auto.plan(0, 9).name == "baseline"
-    trie, values = auto.undrafted
-    before = auto.planner.promised["known"], auto.planner.came["known"]
-    tree = auto.assemble(Draft((0,), [[1, 5, 5]]), Retained(), 9)
-    path = [0]
-    for token in said[:-1]:
-        path.append(tree.children[path[-1], token])
-    auto.learn(tree, Verdict(path, said, [0] * len(tree), False), lambda: [{}] * len(tree), [])
-    after = auto.planner.promised["known"], auto.planner.came["known"]
-    assert agreed(trie, said) == len(said) - 1 and sum(values) > 2
-    assert [b - a for a, b in zip(before, after, strict=True)] == pytest.approx(
-        [sum(values) - 1, len(said) - 1]
-    )
-
-
 def test_what_the_target_said_at_rejected_nodes_is_remembered():
     """As after full acceptance, where it is all that is left; an accepted node has the last word on its context."""
     auto, trie = Auto([1], 9), Trie(1)
@@ -230,15 +211,6 @@ def test_what_the_target_said_at_rejected_nodes_is_remembered():
     assert recalled(1, 5) == {"recall 2": {9: 0.7}, "recall 1": {4: 0.5}}
     assert recalled(5, 7) == {"recall 2": {8: 0.6}, "recall 1": {8: 0.6}}
     assert recalled(1, 6) == {"recall 2": {5: 0.8}, "recall 1": {5: 0.8}}
-
-
-def test_where_a_trie_and_the_target_part():
-    trie = Trie(9)
-    for path in ([9, 1, 2, 3], [9, 1, 4]):
-        trie.insert(path, 0)
-    cases = ([7], 0), ([1], 1), ([1, 4, 4], 2), ([1, 2, 3], 3), ([1, 2, 3, 5], 3)
-    for tokens, length in cases:
-        assert agreed(trie, tokens) == length
 
 
 @pytest.mark.parametrize("budget", [None, 9])
