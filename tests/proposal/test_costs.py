@@ -265,7 +265,7 @@ def replayed(costs: Costs, gains: dict[str, float], rounds: int = 3000) -> tuple
     ids=str,
 )
 def test_plans_are_within_five_percent_of_the_best_fixed_one(verify, draft, gains):
-    """But for a useless and cheap draft beside a text that repeats: what is known is trusted as it was in rounds without a
+    """But for a useless and cheap draft beside a text that repeats: what is known is trusted as in rounds without a
     draft, of which there are none, and the difference pays for the draft.
     """
     chosen, best = replayed(
