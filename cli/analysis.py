@@ -10,6 +10,7 @@ from typing import Any
 from reanchor.datasets import PromptSet
 from reanchor.drafters.block import BlockDrafter
 from reanchor.loading import Pair, drafter_for
+from reanchor.target import end_ids
 from reanchor.training import diagnostics, pictures
 from reanchor.training.observation import CARRIED, Observed, acceptance_length, observe
 
@@ -97,20 +98,15 @@ def openings(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[li
 
 def watched(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[Observed]]:
     """Greedy decodes of every set's prompts, first turns only."""
-    end_ids = ends_of(pair)
+    ends = end_ids(pair.target)
     found: dict[str, list[Observed]] = {}
     for name, prompts in openings(pair, sets, terms).items():
         found[name] = []
         for place, ids in enumerate(prompts, 1):
-            one = observe(pair.target, drafter_of(pair), ids, terms.sampling.max_new_tokens, end_ids)
+            one = observe(pair.target, drafter_of(pair), ids, terms.sampling.max_new_tokens, ends)
             found[name] += [] if one is None else [one]
             say(f"{name}: {place}/{len(prompts)} prompts decoded")
     return found
-
-
-def ends_of(pair: Pair) -> tuple[int, ...]:
-    ends = pair.target.generation_config.eos_token_id
-    return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
 
 
 def taus(
@@ -122,7 +118,7 @@ def taus(
         row = found[dataset] = {"prompts": len(prompts)}
         for name, (drafter, kind) in chains.items():
             row[name] = acceptance_length(
-                pair.target, drafter, prompts, terms.sampling.max_new_tokens, ends_of(pair), kind
+                pair.target, drafter, prompts, terms.sampling.max_new_tokens, end_ids(pair.target), kind
             )
             say(f"{dataset}: {name} {row[name]:.3f}")
     return found

@@ -10,6 +10,7 @@ import torch
 
 from reanchor import DecodeConfig, ReAnchorGenerator, SamplingConfig, SpeculativeDecoder, Stats, Step
 from reanchor.loading import Pair
+from reanchor.target import end_ids
 
 from .console import say
 
@@ -108,7 +109,6 @@ def choice(request: Request) -> dict[str, Any]:
 
 def finish(pair: Pair, request: Request, tokens: list[int], text: str, length: int, limit: str) -> str:
     """Why decoding ended."""
-    ends = pair.target.generation_config.eos_token_id
-    if tokens[-1] in (ends if isinstance(ends, list) else [ends]):
+    if tokens[-1] in end_ids(pair.target):
         return "end"
     return limit if len(tokens) == length and not any(stop in text for stop in request.stop) else "stop"

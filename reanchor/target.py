@@ -45,6 +45,12 @@ class TargetOutput:
     features: Tensor  # [N, Dc]; [P, Dc] after a prefill; [N, 0] without taps
 
 
+def end_ids(model: PreTrainedModel) -> tuple[int, ...]:
+    """Its end-of-sequence ids, none, one or several."""
+    ends = model.generation_config.eos_token_id
+    return () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
+
+
 def refuse_unsupported(model: PreTrainedModel) -> None:
     """Raise ValueError for a target whose branches cannot be told apart in one pass, before anything runs."""
     name = type(model).__name__

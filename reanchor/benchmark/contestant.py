@@ -21,17 +21,13 @@ from reanchor.core import Step
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.base import Drafter
 from reanchor.stats import Recorder
+from reanchor.target import end_ids
 
 
 class Contestant(Protocol):
     name: str
 
     def decode(self, ids: list[int], sampling: SamplingConfig) -> Outcome: ...
-
-
-def end_ids(model: PreTrainedModel) -> tuple[int, ...]:
-    ends = model.generation_config.eos_token_id
-    return () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
 
 
 class Counter(Protocol):

@@ -9,9 +9,10 @@ import torch
 from transformers import PreTrainedModel
 
 from reanchor.benchmark import memory
-from reanchor.benchmark.contestant import Contestant, HuggingFace, PassClock, end_ids
+from reanchor.benchmark.contestant import Contestant, HuggingFace, PassClock
 from reanchor.benchmark.outcome import Outcome
 from reanchor.config import SamplingConfig
+from reanchor.target import end_ids
 
 PEERS = ("prompt-lookup", "zlab")
 LOOKUP_TOKENS = 10  # as HF's own documentation sets it

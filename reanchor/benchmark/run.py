@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reanchor.benchmark.answers import boxed, is_comparable, is_right
-from reanchor.benchmark.contestant import Contestant, Engine, end_ids
+from reanchor.benchmark.contestant import Contestant, Engine
 from reanchor.benchmark.conversation import Conversation
 from reanchor.benchmark.gate import Difference, Gate
 from reanchor.benchmark.outcome import Outcome
@@ -15,6 +15,7 @@ from reanchor.benchmark.record import Key, Record
 from reanchor.benchmark.skip import Skip
 from reanchor.config import SamplingConfig
 from reanchor.datasets import Prompt, PromptSet
+from reanchor.target import end_ids
 
 WARM_UP_TOKENS = 8
 

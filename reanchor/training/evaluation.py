@@ -12,11 +12,11 @@ from torch import Tensor
 from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.block import BlockDrafter
+from reanchor.target import end_ids
 from reanchor.training.anchors import rng_of
 from reanchor.training.lesson import Lesson, Material
 from reanchor.training.objective import acceptance
 from reanchor.training.packed import block_states
-from reanchor.training.recording import end_ids
 from reanchor.training.responses import Response
 
 PROBE = -1  # what seeds the probe's anchors in place of a step
@@ -50,7 +50,7 @@ def decoded(
 ) -> dict[str, float]:
     """The acceptance length of real greedy decodes of held-out prompts."""
     decoder = SpeculativeDecoder(model, drafter, config)
-    ends, tokens, rounds = tuple(end_ids(model)), 0, 0
+    ends, tokens, rounds = end_ids(model), 0, 0
     for response in responses:
         steps = list(
             decoder.decode(list(response.prompt_ids), SamplingConfig(max_new_tokens=new_tokens), end_ids=ends)

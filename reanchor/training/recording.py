@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from reanchor.target import Target, tapped
+from reanchor.target import Target, end_ids, tapped
 from reanchor.training.record_config import RecordConfig
 from reanchor.training.responses import Response
 from reanchor.training.start import taps_of
@@ -141,12 +141,7 @@ def tap_layers(config: RecordConfig, model: PreTrainedModel) -> tuple[int, ...]:
     return tuple(taps_of(config.taps, depth))
 
 
-def ended(tokens: list[int], ends: set[int]) -> list[int]:
+def ended(tokens: list[int], ends: Collection[int]) -> list[int]:
     """Up to and with the first end token; behind it the batch only waited for others."""
     stop = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
     return tokens[: stop + 1]
-
-
-def end_ids(model: PreTrainedModel) -> set[int]:
-    ends = model.generation_config.eos_token_id
-    return set() if ends is None else set(ends) if isinstance(ends, list) else {ends}
