@@ -29,15 +29,16 @@ def draw(tables: Mapping[str, Rows], folder: Path) -> list[Path]:
 
 def recall(figure: Any, rows: Rows) -> None:
     for axes, measure in zip(figure.subplots(1, 2), ("recall_1", "recall_16"), strict=True):
-        for variant in dict.fromkeys(row["variant"] for row in rows):
+        for place, variant in enumerate(dict.fromkeys(row["variant"] for row in rows)):
             own = [row for row in rows if row["variant"] == variant]
             axes.errorbar(
-                [row["position"] for row in own],
+                [row["position"] + 0.1 * place for row in own],  # side by side
                 [row[measure] for row in own],
                 [row[f"{measure}_error"] for row in own],
                 label=variant,
                 capsize=2,
             )
+        axes.set_ylim(0, 1)
         axes.set(xlabel="draft position", ylabel=measure.replace("_", "@"))
         axes.legend()
 
