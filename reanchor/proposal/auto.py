@@ -83,7 +83,7 @@ class Auto:
         self.planner.costs.context = len(self.text.text) - 1
         self.sources = self._standing()
         known = Trie(self.text.text[-1], min(GLIMPSE, self.max_nodes), max_depth)
-        values = self._grow(known, self.planner.floor("known"))
+        values = self._grow(known, self.planner.growth("known", known.max_nodes or 1).pays)
         self.known = self.planner.size(values, "known")[0]
         self.current = self.planner.choose(values, shifts) if max_depth else Plan("plain", 0, "pays")
         return self.current
@@ -95,12 +95,13 @@ class Auto:
         self.sources = [*(blocks if draft.raced else self._raced(blocks)), *self._standing()]
         trie = Trie(draft.blocks[0][0], self.max_nodes, 0 if self.current.name == "plain" else max_depth)
         kind = "drafted" if self.current.blocks else "known"
-        values = self._grow(trie, self.planner.floor(kind) if self.planner is not None else 0.0)
-        if self.planner is not None:
+        if self.planner is None:
+            values = self._grow(trie)
+        else:
+            made = self.current.why == "probe"  # which is to find out what a trie takes, too
+            values = self._grow(trie, self.planner.growth(kind, self.max_nodes, made).pays)
             self.drafted, nodes = self.planner.size(values, kind)
-            if self.current.why == "probe":  # which is to find out what a trie takes, too
-                nodes = self.planner.size(values, kind, made=True)[1]
-            trie.cut(nodes)
+            trie.cut(self.planner.size(values, kind, made)[1] if made else nodes)
         return trie.freeze(len({origin for origin in trie.origins if origin > 0}), values[: len(trie.tokens)])
 
     def _standing(self) -> list[Source]:
@@ -117,8 +118,8 @@ class Auto:
             self.seen[depth] = self.times(depth).numpy(force=True)
         return self.seen.get(depth)
 
-    def _grow(self, trie: Trie, floor: float) -> list[float]:
-        return grow(trie, lambda node: self.prices.of(self.claims(trie, node), trie.depths[node]), floor)
+    def _grow(self, trie: Trie, pays: Callable[[float], bool] = lambda value: True) -> list[float]:
+        return grow(trie, lambda node: self.prices.of(self.claims(trie, node), trie.depths[node]), pays)
 
     def claims(self, tree: Trie | Tree, node: int) -> list[Claim]:
         path, depth = self.path(tree, node), tree.depths[node]
@@ -195,12 +196,14 @@ def confident(row: dict[int, float], token: int, chance: float) -> dict[int, flo
     return {**{each: scale * known for each, known in row.items()}, token: chance}
 
 
-def grow(trie: Trie, offers: Callable[[int], list[Offer]], floor: float = 0.0) -> list[float]:
-    """Add the most valuable nodes until the budget, the offers or what is worth `floor` is spent; the value of every
-    node.
+def grow(
+    trie: Trie, offers: Callable[[int], list[Offer]], pays: Callable[[float], bool] = lambda value: True
+) -> list[float]:
+    """Add the most valuable nodes until the budget or the offers are spent or no more pays; the value of every node.
 
-    offers(node): what may follow it, dearest first. A node's value is the product of the prices along its path: the
-    probability, if prices are right, that the round accepts it; their sum is the expected acceptance length.
+    offers(node): what may follow it, dearest first; pays(value): is the next node to be let in? A node's value is the
+    product of the prices along its path: the probability, if prices are right, that the round accepts it; their sum is
+    the expected acceptance length.
     """
     values = [1.0]
     open_offers: dict[int, list[Offer]] = {}
@@ -219,7 +222,7 @@ def grow(trie: Trie, offers: Callable[[int], list[Offer]], floor: float = 0.0) -
     open_children(0)
     while frontier and (trie.max_nodes is None or len(trie.tokens) < trie.max_nodes):
         value, parent, place = heapq.heappop(frontier)
-        if -value < floor:
+        if not pays(-value):
             break
         _, token, origin = open_offers[parent][place]
         node = trie.add(parent, token, origin)

@@ -8,7 +8,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 
 from reanchor.proposal.experience import Experience
 
@@ -64,12 +63,6 @@ class Costs:
             + (self.experience.costs["overhead"] if nodes > 1 else 0.0)
         )
 
-    def least_step(self) -> float:
-        """What one more node takes where it takes least."""
-        sizes = list(self.curves["verify"])
-        steps = [(self.verify(high) - self.verify(low)) / (high - low) for low, high in pairwise(sizes)]
-        return max(0.0, min(steps, default=0.0))
-
     def close(self, blocks: int, nodes: int) -> None:
         """The trie of a round was verified; what its stages take till the next begins counts as this round's."""
         self.size = (blocks, nodes)
@@ -101,6 +94,35 @@ class Costs:
             expected += value
             best = max(best, (expected - pace * seconds(nodes), nodes))
         return best
+
+
+class Growth:
+    """Whether any more of a trie can pay, asked node by node as it grows: `best_size` of all there could be is that of
+    the nodes let in. Values fall, so the next one's bounds all that follow, and as seconds are linear between the sizes
+    measured, the sum of bounds less their price is largest at the next size or at one of those.
+    """
+
+    def __init__(self, costs: Costs, pace: float, trust: float, most: int, made: bool = False) -> None:
+        """trust: what a value is to be multiplied with; most: nodes there may be; pace and made as in `best_size`."""
+        seconds = costs.verify if made else partial(costs.round, 0)
+        self.price = lambda nodes: pace * seconds(nodes)
+        sizes = [size for size in costs.curves["verify"] if size < most]
+        self.ends = [(size, self.price(size)) for size in (*sizes, most)]
+        self.trust, self.nodes, self.expected = trust, 1, 1.0
+        self.best = 1.0 - self.price(1)
+
+    def pays(self, value: float) -> bool:
+        """Of the next node, which is let in if so."""
+        value, next_ = self.trust * value, self.nodes + 1
+        net = self.expected + value - self.price(next_)
+        if net <= self.best and all(
+            self.expected + (size - self.nodes) * value - price <= self.best
+            for size, price in self.ends
+            if size > next_
+        ):
+            return False
+        self.nodes, self.expected, self.best = next_, self.expected + value, max(self.best, net)
+        return True
 
 
 def interpolate(curve: Mapping[int, float], size: int) -> float:

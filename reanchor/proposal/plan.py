@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reanchor.core import Plan
-from reanchor.proposal.costs import Costs
+from reanchor.proposal.costs import Costs, Growth
 from reanchor.proposal.experience import PRIOR_WEIGHT, SOON
 
 RATE = 0.1  # weight of the newest round within a decode
@@ -79,9 +79,9 @@ class Planner:
         trust = self.trust(kind)
         return self.costs.best_size([values[0], *(trust * value for value in values[1:])], self.pace, made)
 
-    def floor(self, kind: str) -> float:
-        """A node of less value does not pay, nor do those after it."""
-        return self.pace * self.costs.least_step() / max(self.trust(kind), 1e-3)
+    def growth(self, kind: str, most: int, made: bool = False) -> Growth:
+        """Of a trie of at most so many nodes, as far as it can pay."""
+        return Growth(self.costs, self.pace, self.trust(kind), most, made)
 
     def learn(
         self, plan: Plan, known: float, drafted: float, promised: float, tokens: int, shifted: int

@@ -49,9 +49,11 @@ class Prices:
     def of(self, claims: Sequence[Claim], depth: int) -> list[tuple[float, int, int]]:
         """(price, token, origin) of every token named, dearest first; the origin that of the largest part."""
         prices, largest = self._mixed(claims, depth)
-        scale = sum(prices.values()) / (sum(price**self.sharpness for price in prices.values()) or 1.0)
-        sharp = ((scale * price**self.sharpness, token) for token, price in prices.items())
-        return sorted(((price, token, largest[token][1]) for price, token in sharp), reverse=True)
+        powers = {token: price**self.sharpness for token, price in prices.items()}
+        scale = sum(prices.values()) / (sum(powers.values()) or 1.0)
+        return sorted(
+            ((scale * power, token, largest[token][1]) for token, power in powers.items()), reverse=True
+        )
 
     def learn(self, claims: Sequence[Claim], depth: int, chosen: int) -> None:
         """The target chose `chosen` at a node of the accepted path, of whose children `claims` spoke."""
@@ -90,8 +92,12 @@ class Prices:
                 part = share * chance / total
                 if part < LEAST_PART:  # its chance was rounded to nothing, or nearly
                     continue
-                prices[token] = prices.get(token, 0.0) + part
-                largest[token] = max(largest.get(token, (0.0, claim.origin)), (part, claim.origin))
+                if token not in prices:
+                    prices[token], largest[token] = part, (part, claim.origin)
+                    continue
+                prices[token] += part
+                if (part, claim.origin) > largest[token]:
+                    largest[token] = (part, claim.origin)
         return prices, largest
 
     def _present(self, claims: Sequence[Claim], depth: int) -> list[float]:

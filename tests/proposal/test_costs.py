@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -88,14 +89,23 @@ def test_a_flat_curve_takes_all_and_a_steep_one_little():
 
 
 @pytest.mark.parametrize("slope", [0.002, 0.02, 0.2])
-def test_no_node_below_the_floor_would_have_been_verified(slope):
-    rng = random.Random(0)
+@pytest.mark.parametrize("made", [False, True])
+def test_a_trie_grows_as_far_as_it_can_pay(slope, made):
+    """The best size is the same as if it had grown to the end, behind a step, a level and a slope, and most of it never
+    grew.
+    """
+    rng, looked_at = random.Random(0), 0
     for _ in range(50):
-        planner = Planner(Costs({1: 1.0, 8: 1.0 + 12 * slope, 64: 1.0 + 68 * slope}, {1: 0.2}))
+        curve = {1: 1.0, 2: 1.0 + 4 * slope, 8: 1.0 + 4 * slope, 64: 1.0 + 60 * slope}
+        planner = Planner(Costs(curve, {1: 0.2}))
+        planner.costs.experience.costs["overhead"] = rng.choice((0.0, 3 * slope))
         planner.took(rng.randint(1, 5), rng.uniform(0.5, 2.0))
         values = [1.0, *sorted((rng.random() ** 3 for _ in range(63)), reverse=True)]
-        grown = [1.0, *(value for value in values[1:] if value >= planner.floor("drafted"))]
-        assert planner.size(values, "drafted") == planner.size(grown, "drafted")
+        growth = planner.growth("drafted", 64, made)
+        grown = [1.0, *itertools.takewhile(growth.pays, values[1:])]
+        assert planner.size(values, "drafted", made) == planner.size(grown, "drafted", made)
+        looked_at += len(grown)
+    assert slope < 0.2 or looked_at < 50 * 32
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.005, 0.02, 0.1, 0.5])
