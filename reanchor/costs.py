@@ -54,6 +54,7 @@ def costs_of(
             sizes = widths if context == near else sorted({1, widths[len(widths) // 2], largest})
             verify, draft = measure(target, drafter, prompt, sizes, clock, ENOUGH)
             entry[context] = {"verify": verify, "draft": draft}
+        UNKEPT.pop(key, None)
         if not keep(file, key, entry):
             UNKEPT[key] = entry
     return costs_from(curves_of(entry[near]), curves_of(entry[far]), int(far) - NEAR)
@@ -67,7 +68,7 @@ def usable(entry: Any, near: str, far: str, widths: Sequence[int]) -> bool:
         return (
             {1, *widths} <= close["verify"].keys()
             and 1 in close["draft"]
-            and all(away[name].keys() <= close[name].keys() for name in CURVES)
+            and all(1 in away[name] and away[name].keys() <= close[name].keys() for name in CURVES)
             and all(0 < each < float("inf") for each in seconds)
         )
     except (AttributeError, KeyError, TypeError, ValueError):

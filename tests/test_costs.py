@@ -62,6 +62,7 @@ NONSENSE = {
     "contexts that are none": lambda whole: dict.fromkeys(whole),
     "curves that are none": lambda whole: {context: {"verify": [1.0], "draft": 3} for context in whole},
     "one curve": lambda whole: {context: {"verify": each["verify"]} for context, each in whole.items()},
+    "empty curves": lambda whole: {**whole, "438": {"verify": {}, "draft": {}}},
     "no seconds": lambda whole: altered(whole, 0.0),
     "less than none": lambda whole: altered(whole, -1.0),
     "not a number": lambda whole: altered(whole, float("nan")),

@@ -97,9 +97,9 @@ class Costs:
 
 
 class Growth:
-    """Whether any more of a trie can pay, asked node by node as it grows: `best_size` of all there could be is that of
-    the nodes let in. Values fall, so the next one's bounds all that follow, and as seconds are linear between the sizes
-    measured, the sum of bounds less their price is largest at the next size or at one of those.
+    """Whether any more of a trie can pay, asked node by node as it grows: the nodes let in have a beginning worth as
+    much as any of all there could be. Values fall, so the next one's bounds all that follow, and as seconds are linear
+    between the sizes measured, the sum of bounds less their price is largest at the next size or at one of those.
     """
 
     def __init__(self, costs: Costs, pace: float, trust: float, most: int, made: bool = False) -> None:

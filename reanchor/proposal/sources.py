@@ -91,6 +91,7 @@ class Recall:
     def learn(self, path: Sequence[int], chances: Chances) -> None:
         """The target's candidates after `path`; they replace what was known."""
         for context in contexts(path, RECALLED):
+            self.known.pop(context, None)  # what is learnt again is young again
             self.known[context] = Claim(f"recall {len(context)}", RECALL, chances)
         if len(self.known) > MOST:  # the older half at once, as a dictionary is slow to lose its first
             self.known = dict(islice(self.known.items(), MOST // 2, None))
