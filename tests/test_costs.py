@@ -94,7 +94,7 @@ def test_an_entry_that_is_damaged_is_measured_anew(file, nonsense):
     mended = json.loads(file.read_text())
     assert mended.pop("another", 1) == 1 and list(mended) == [key]
     assert mended[key].keys() == whole.keys() and all(
-        each.keys() == whole["64"].keys() for each in mended[key].values()
+        each.keys() == whole["64"].keys() and all(each.values()) for each in mended[key].values()
     )
 
 
