@@ -13,9 +13,9 @@ import torch
 import reanchor
 from reanchor.attention.problem import Problem, Visibility
 from reanchor.attention.table import BACKENDS
-from reanchor.benchmark.environment import hardware
 from reanchor.core import Tree
 from reanchor.decoder import SpeculativeDecoder
+from reanchor.hardware import hardware
 from reanchor.loading import DTYPES, Pair, devices, load_tokenizer
 from reanchor.proposal import Trie
 

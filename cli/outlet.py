@@ -26,7 +26,7 @@ def tell(runs: Sequence[Results], form: str | None, plots: str | None) -> int:
     elif form == "csv":
         write(csv_of(runs))
     else:
-        shown = [grid for each in runs for grid in grids(each)]
+        shown = [grid for each in runs for grid in grids(each, named=len(runs) > 1)]
         if found:
             shown.append(contrast_grid(found, (runs[0].path.name, runs[1].path.name)))
         show(shown, form == "markdown")

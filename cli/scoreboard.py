@@ -21,11 +21,12 @@ from .summary import number, percent
 SCREENFUL = 20  # differences that a terminal is given
 
 
-def grids(results: Results) -> list[Grid]:
-    """What a results file has to show."""
+def grids(results: Results, named: bool = False) -> list[Grid]:
+    """What a results file has to show; `named` where tables of several files stand together."""
     found, header = cells(results.records), results.header
     title = f"{header['target']} + {header['drafter']}, {header['dtype']}"
     title += f", {results.state}" if results.state else ""
+    title = f"{results.path.name}: {title}" if named else title
     temperatures = list(dict.fromkeys(each.temperature for each in found))
     parts = list(dict.fromkeys((each.dataset, each.temperature) for each in found))
     after = difference_grids(results)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,8 +17,10 @@ from typing import Any
 
 import torch
 
+from reanchor.cachefolder import cache_folder
 from reanchor.core import Retained, Tree
 from reanchor.drafters.base import Drafter
+from reanchor.hardware import hardware
 from reanchor.proposal import Trie
 from reanchor.proposal.costs import Costs
 from reanchor.stats import Stopwatch
@@ -97,10 +98,9 @@ def curves_of(entry: Mapping[str, Mapping[str, float]]) -> dict[str, Curve]:
 
 def cache_file() -> Path | None:
     """None where nobody says whose cache this is."""
-    home = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(home) if home else Path.home() / ".cache") / "reanchor" / "costs.json"
-    except RuntimeError:
+        return cache_folder() / "costs.json"
+    except ValueError:
         return None
 
 
@@ -131,12 +131,9 @@ def keep(file: Path | None, key: str, entry: dict[str, Any]) -> bool:
 def machine_and_pair(target: Target, drafter: Drafter) -> str:
     """Everything that a pass's time depends on, in words."""
     device = target.device
-    if device.type == "cuda":
-        machine = torch.cuda.get_device_name(device)
-    else:
-        machine = (
-            f"{device.type} {platform.machine()} {os.cpu_count()} cores {torch.get_num_threads()} threads"
-        )
+    machine = hardware(device)
+    if device.type == "cpu":
+        machine += f", {torch.get_num_threads()} threads"
     sizes = [
         f"{type(model).__name__} {sum(each.numel() for each in model.parameters())}"
         if isinstance(model, torch.nn.Module)

@@ -6,7 +6,6 @@ A folder gets its name only when it is whole: an interrupted conversion leaves n
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,8 +18,10 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from reanchor.cachefolder import REMEDY, cache_folder
+
 Say = Callable[[str], None]
-REMEDY = "pip install gguf accelerate"
+INSTALL = "pip install gguf accelerate"
 
 
 def folder_of(file: Path, say: Say, dtype: torch.dtype = torch.float32) -> Path:
@@ -32,7 +33,7 @@ def folder_of(file: Path, say: Say, dtype: torch.dtype = torch.float32) -> Path:
             raise ValueError(
                 f"{file} is not a GGUF file; a checkpoint in another format is given as its folder"
             )
-    folder = cache_root() / f"{file.stem}-{key_of(file)}"
+    folder = cache_folder() / f"{file.stem}-{key_of(file)}"
     if not folder.is_dir():
         say(f"Converting {file.name}, once; the next start reads {folder}")
         convert(folder, partial(write, file), ("gguf", "accelerate"))
@@ -42,11 +43,6 @@ def folder_of(file: Path, say: Say, dtype: torch.dtype = torch.float32) -> Path:
     if not rounded.is_dir():
         convert(rounded, partial(write_rounded, folder, dtype))
     return rounded
-
-
-def cache_root() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "reanchor"
 
 
 def key_of(file: Path) -> str:
@@ -64,14 +60,13 @@ def convert(folder: Path, write_to: Callable[[Path], None], packages: Sequence[s
         try:
             import_module(module)
         except ImportError as error:
-            raise ValueError(f"a GGUF file needs the package {module} to be read: {REMEDY}") from error
+            raise ValueError(f"a GGUF file needs the package {module} to be read: {INSTALL}") from error
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as error:
         raise ValueError(
-            f"the converted model cannot be kept in {folder.parent} ({error.strerror}); "
-            "point XDG_CACHE_HOME at a folder that can be written"
+            f"the converted model cannot be kept in {folder.parent} ({error.strerror}); {REMEDY}"
         ) from error
     try:
         write_to(draft)

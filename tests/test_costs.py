@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -109,7 +110,7 @@ def places(tmp_path, monkeypatch):
     (tmp_path / "reanchor").write_text("a file where the folder should be")
     yield
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(reanchor.costs.Path, "home", homeless)
+    monkeypatch.setattr(Path, "home", homeless)
     yield
 
 

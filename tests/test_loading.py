@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reanchor import DecodeConfig, ReAnchorGenerator, gguf
+from reanchor.cachefolder import cache_folder
 from reanchor.loading import check_device, check_dtype, load_pair, load_target
 
 from .checkpoints import write_drafter, write_target
@@ -171,7 +172,7 @@ def test_an_interrupted_conversion_is_never_used(fake_file, monkeypatch):
     monkeypatch.setattr(gguf, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         gguf.folder_of(fake_file, print)
-    assert list(gguf.cache_root().iterdir()) == []
+    assert list(cache_folder().iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written(fake_file, tmp_path, monkeypatch):
@@ -181,10 +182,20 @@ def test_a_cache_that_cannot_be_written(fake_file, tmp_path, monkeypatch):
         gguf.folder_of(fake_file, print)
 
 
+def test_nobodys_cache(fake_file, monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(ValueError, match="no home folder to keep a cache in.*XDG_CACHE_HOME"):
+        gguf.folder_of(fake_file, print)
+
+
 def test_a_damaged_gguf_is_named(fake_file):
     with pytest.raises(ValueError, match=r"transformers cannot read .*tiny\.gguf"):
         gguf.folder_of(fake_file, print)
-    assert list(gguf.cache_root().iterdir()) == []
+    assert list(cache_folder().iterdir()) == []
 
 
 def test_the_embedded_target_is_what_its_file_holds(demo_pair):

@@ -9,7 +9,7 @@ import torch
 
 import reanchor.verification
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import Draft
+from reanchor.core import BASELINE, Draft, Tree, Verdict
 from reanchor.proposal import Trie, draws
 from reanchor.proposal.draws import Acceptance, grow_by_draws
 from reanchor.sampling import Choice
@@ -139,6 +139,14 @@ def test_acceptance_is_learnt_by_certainty_and_rank():
     assert acceptance.of(0.95, 0) == pytest.approx(0.8, abs=0.15)
     assert acceptance.of(0.25, 1) == pytest.approx(0.1, abs=0.15)
     assert acceptance.of(0.4, 0) == draws.PRIOR[2][0]
+
+
+def test_the_accepted_token_that_ends_a_decode_counts_as_accepted():
+    tree = Tree([0, 5, 6], [-1, 0, 0], [0, 1, 1], [BASELINE] * 3, [])
+    acceptance = Acceptance()
+    acceptance.learn_all(tree, Verdict([0], [6], [6], stopped=True), [[0.9, 0.1]])
+    first, second = draws.PRIOR[4][:2]
+    assert acceptance.of(0.9, 0) < first and acceptance.of(0.9, 1) > second
 
 
 def test_a_seed_repeats_and_decodes_differ(model):

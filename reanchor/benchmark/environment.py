@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import torch
 import transformers
+
+from reanchor.hardware import hardware
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -22,22 +23,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "hardware": hardware(device),
         "threads": torch.get_num_threads(),
     }
-
-
-def hardware(device: torch.device) -> str:
-    """The name of what computes."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{cpu_name()}, {os.cpu_count()} cores" if device.type == "cpu" else device.type
-
-
-def cpu_name() -> str:
-    listing = Path("/proc/cpuinfo")
-    if listing.exists():
-        for line in listing.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def commit() -> str | None:

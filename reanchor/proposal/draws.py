@@ -51,12 +51,12 @@ class Acceptance:
 
     def learn_all(self, tree: Tree, verdict: Verdict, chances: Sequence[Sequence[float]]) -> None:
         """From every sibling that was tried in a round. chances: [K][k], best first"""
-        path = set(verdict.path)
-        for node in verdict.path:
+        for node, token in zip(verdict.path, verdict.tokens, strict=True):
             siblings = [child for child, parent in enumerate(tree.parents) if parent == node]
             for rank, child in enumerate(siblings):
-                self.learn(chances[tree.depths[node]][0], rank, child in path)
-                if child in path:
+                accepted = tree.tokens[child] == token  # a rejected token is never drawn in its place
+                self.learn(chances[tree.depths[node]][0], rank, accepted)
+                if accepted:
                     break
 
 

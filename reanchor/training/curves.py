@@ -24,6 +24,11 @@ def read(log: Path) -> list[dict[str, Any]]:
     return found
 
 
+def evaluated(records: list[dict[str, Any]]) -> set[int]:
+    """Steps after which the drafter was evaluated."""
+    return {record["step"] for record in records if record.get("evaluation")}
+
+
 def smooth(values: list[float], share: float = 0.02) -> list[float]:
     """A running mean that forgets slowly."""
     found, mean = [], values[0]

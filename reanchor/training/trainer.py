@@ -17,7 +17,7 @@ from reanchor.drafters.block import BlockDrafter
 from reanchor.training import checkpoints
 from reanchor.training.anchors import Order, rng_of
 from reanchor.training.config import TrainConfig
-from reanchor.training.curves import read
+from reanchor.training.curves import evaluated, read
 from reanchor.training.evaluation import decoded, matched
 from reanchor.training.lesson import Lesson, Pupil
 from reanchor.training.objective import acceptance
@@ -174,7 +174,8 @@ class Trainer:
         return ValueError(f"{what}: lower --lr and start another run{begin} with another --out")
 
     def evaluate(self) -> None:
-        if not self.accelerator.is_main_process:
+        """Once a step, also when a run that had come to its end is gone on with."""
+        if not self.accelerator.is_main_process or self.step in evaluated(read(self.out / "log.jsonl")):
             return
         record: dict[str, Any] = {"step": self.step, "evaluation": True}
         with self.accelerator.autocast():

@@ -50,6 +50,11 @@ def test_no_number_is_cut_at_any_width(width):
         assert text.count("method") == 2
 
 
+def test_tables_of_several_files_say_whose_they_are():
+    one = results([record(METHODS)])
+    assert grids(one, named=True)[0].title == f"{one.path.name}: {grids(one)[0].title}"
+
+
 def test_intervals_stand_in_the_details():
     main, detail = grids(
         results([record(METHODS, lengths, id=f"p{at}") for at, lengths in enumerate(((3, 1), (2, 2, 4)))])

@@ -102,6 +102,13 @@ def test_a_resumed_run_is_the_run(job, tmp_path, monkeypatch, carryover):
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_run_that_came_to_its_end_is_not_evaluated_again(job, tmp_path):
+    train(job(), MODEL, quiet)
+    before = records(tmp_path / "run")
+    train(job(resume=True), MODEL, quiet)
+    assert records(tmp_path / "run") == before and before[-1]["evaluation"]
+
+
 def test_what_a_run_leaves(job, tmp_path):
     folder = train(job(), MODEL, quiet)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
