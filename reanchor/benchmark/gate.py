@@ -1,8 +1,9 @@
 """Are two greedy outputs the same, and if not, may rounding explain it? It knows tokens and the target's logits.
 
-At float32 and above nothing may differ. Below, the same position gives slightly different logits in passes of
-different width; a difference is a tie when the logits of the two tokens lie closer than that noise, measured at
-the very position and those before it, and a fault otherwise.
+At float32 and above nothing may differ. Below, passes of different width give slightly different logits at the same
+position, and leave different rows in the cache for later ones. A difference is a tie when the logits of the two tokens
+lie closer than that noise, measured at the very position and those before it in passes that begin where the answer
+does, and a fault otherwise.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from reanchor.target import Target
 EXACT = (torch.float32, torch.float64)
 WIDTHS = (1, 4, 16)  # verify widths that are compared with the full pass
 POSITIONS = 16  # how many positions up to the difference the noise is measured at
+FARTHEST = 128  # positions of the answer, up to the difference, that are read anew at every width
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Gate:
         pair = [row[index] for row in (reference, tokens) if index < len(row)]
         loss = best[0] - min(full[-1, token].item() for token in pair)
         exact, ended = self.target.model.dtype in EXACT, len(pair) < 2
-        noise = None if exact else self.noise(prefix, full)
+        noise = None if exact else self.noise(prefix, full, index)
         fault = exact or ended or noise is None or loss > noise
         return Difference(method, turn, index, best[0] - best[1], loss, noise, fault)
 
@@ -76,15 +78,17 @@ class Gate:
         rows = min(POSITIONS, len(prefix) - 1) or 1
         return self.target.model(input_ids=prefix[None], logits_to_keep=rows).logits[0].float()
 
-    def noise(self, prefix: Tensor, full: Tensor) -> float:
-        """The most that the gap between the two best tokens moves with the width of the pass; the last position's with
-        the prefill, too, which decides the first token and may be no pass of transformers'.
+    def noise(self, prefix: Tensor, full: Tensor, answered: int) -> float:
+        """The most that the gap between the two best tokens moves with the width of the passes that read the answer's
+        `answered` tokens; the last position's with the prefill, too, which decides the first token and may be no pass
+        of transformers'. full: logits of the last positions, [R, V]
         """
         if len(prefix) < 2:
             return 0.0
         pair = full.topk(2).indices  # [R, 2]
+        read = max(len(full), min(answered, FARTHEST))
         gaps = [self.gap(full, pair)] + [
-            self.gap(self.chain_logits(prefix, len(full), width), pair) for width in WIDTHS
+            self.gap(self.chain_logits(prefix, read, width)[-len(full) :], pair) for width in WIDTHS
         ]
         own = self.target.prefill(prefix, self.target.new_cache()).logits[-1:].float()
         last = torch.cat([*(each[-1:] for each in gaps), self.gap(own, pair[-1:])])

@@ -208,14 +208,14 @@ def test_the_noise_is_that_of_rounding():
     for dtype in (torch.float32, torch.bfloat16):
         gate = tiny_bench(dtype=dtype, methods=("plain",)).gate
         prefix = torch.arange(40) % 64
-        noises.append(gate.noise(prefix, gate.full_logits(prefix)))
+        noises.append(gate.noise(prefix, gate.full_logits(prefix), 4))
     assert noises[0] < 1e-4 < noises[1] < 1
 
 
 def test_the_first_token_is_the_prefill_s_whose_rounding_counts(monkeypatch):
     gate = tiny_bench(dtype=torch.bfloat16, methods=("plain",)).gate
     prefix = torch.arange(3, 20)
-    before, own = gate.noise(prefix, gate.full_logits(prefix)), gate.target.prefill
+    before, own = gate.noise(prefix, gate.full_logits(prefix), 4), gate.target.prefill
     first = int(gate.full_logits(prefix)[-1].argmax())
 
     def moved(ids, cache):
@@ -225,7 +225,31 @@ def test_the_first_token_is_the_prefill_s_whose_rounding_counts(monkeypatch):
         return output
 
     monkeypatch.setattr(gate.target, "prefill", moved)
-    assert before < 0.5 < 0.9 < gate.noise(prefix, gate.full_logits(prefix)) < 1.6
+    assert before < 0.5 < 0.9 < gate.noise(prefix, gate.full_logits(prefix), 4) < 1.6
+
+
+def test_noise_is_of_passes_that_begin_where_the_answer_does(monkeypatch):
+    """What one position was read by is in the cached row that all later ones read."""
+    gate = tiny_bench(dtype=torch.bfloat16, methods=("plain",)).gate
+    prefix, verify, prefilled = torch.arange(40) % 64, gate.target.verify, []
+    full = gate.full_logits(prefix)
+    first, prefill = int(full[-1].argmax()), gate.target.prefill
+
+    def began(ids, cache):
+        prefilled.append(len(ids))
+        return prefill(ids, cache)
+
+    def drifting(tree, cache):
+        output = verify(tree, cache)
+        if len(tree) == 1:
+            output.logits[:, first] -= 0.1 * (cache.length - prefilled[-1])
+        return output
+
+    monkeypatch.setattr(gate.target, "prefill", began)
+    monkeypatch.setattr(gate.target, "verify", drifting)
+    near, far = gate.noise(prefix, full, 0), gate.noise(prefix, full, 30)
+    assert prefilled == [24, 24, 24, 40, 10, 10, 10, 40]
+    assert near < 2 < far
 
 
 def test_a_prompt_that_does_not_fit_is_skipped_and_the_run_goes_on(tmp_path):
