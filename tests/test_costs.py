@@ -105,6 +105,12 @@ def test_a_broken_file_is_measured_anew(file):
     assert decoder().costs() is not None and len(json.loads(file.read_text())) == 1
 
 
+def test_another_model_of_cpu_has_curves_of_its_own(file, monkeypatch):
+    assert decoder().costs() is not None
+    monkeypatch.setattr(reanchor.costs, "hardware", lambda device: "another")
+    assert decoder().costs() is not None and len(json.loads(file.read_text())) == 2
+
+
 def places(tmp_path, monkeypatch):
     """Where nothing can be kept: a file in the folder's place, and nobody's home."""
     (tmp_path / "reanchor").write_text("a file where the folder should be")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from reanchor.benchmark.sweep import parse
 from reanchor_cli.grid import Grid
+from reanchor_cli.outlet import tell
 from reanchor_cli.scoreboard import grids
 from tests.benchmark.runs import ROUNDS, ablated, fault, record, results
 
@@ -50,9 +53,13 @@ def test_no_number_is_cut_at_any_width(width):
         assert text.count("method") == 2
 
 
-def test_tables_of_several_files_say_whose_they_are():
-    one = results([record(METHODS)])
-    assert grids(one, named=True)[0].title == f"{one.path.name}: {grids(one)[0].title}"
+def test_tables_of_several_files_say_whose_they_are(capsys):
+    runs = [replace(results([record(METHODS)]), path=Path(name)) for name in ("r.jsonl", "s.jsonl")]
+    tell(runs, "markdown", None)
+    both = capsys.readouterr().out
+    tell(runs[:1], "markdown", None)
+    assert all(f"{name}: Qwen/Qwen3-4B" in both for name in ("r.jsonl", "s.jsonl"))
+    assert "r.jsonl:" not in capsys.readouterr().out
 
 
 def test_intervals_stand_in_the_details():
