@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import reanchor.benchmark.gate
 from reanchor.benchmark.contestant import Engine, HuggingFace
 from reanchor.benchmark.peers import peer
 from reanchor.benchmark.report import cells
@@ -250,6 +251,8 @@ def test_noise_is_of_passes_that_begin_where_the_answer_does(monkeypatch):
     near, far = gate.noise(prefix, full, 0), gate.noise(prefix, full, 30)
     assert prefilled == [24, 24, 24, 40, 10, 10, 10, 40]
     assert near < 2 < far
+    monkeypatch.setattr(reanchor.benchmark.gate, "FARTHEST", 20)
+    assert near < gate.noise(prefix, full, 30) < far and prefilled[8:] == [20, 20, 20, 40]
 
 
 def test_a_prompt_that_does_not_fit_is_skipped_and_the_run_goes_on(tmp_path):
