@@ -160,9 +160,11 @@ def test_threads_take_turns_by_round(monkeypatch):
         return found
 
     def work(together: threading.Barrier) -> list[int]:
-        together.wait()
+        together.wait(timeout=60)
         steps = decoder.decode(PROMPT, SamplingConfig(max_new_tokens=40))
-        return [token for step in steps for token in step.tokens]
+        first = next(steps)
+        together.wait(timeout=60)  # none ends before all hold a cache, however the threads are scheduled
+        return [*first.tokens, *(token for step in steps for token in step.tokens)]
 
     assert work(threading.Barrier(1)) == truth[:40]
     gc.collect()  # its rows are free now, for one of the next
