@@ -59,7 +59,7 @@ def launched(tmp_path):
     def run(count, *program, **changes):
         out = tmp_path / f"run{count}"
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", count]
-        command += ["--master_port", 29571, *program, "train", "carryover", "--target", tmp_path / "target"]
+        command += ["--standalone", *program, "train", "carryover", "--target", tmp_path / "target"]
         command += ["--responses", texts, "--init", start, "--out", out]
         command += [each for pair in (SETTINGS | changes).items() for each in pair]
         told = together([str(each) for each in command])
