@@ -178,9 +178,13 @@ def beliefs(logits: Tensor, temperature: float = 1.0) -> list[dict[int, float]]:
         blocks = logits.view(len(logits), -1, BLOCK)
         held = blocks.amax(-1).topk(BLOCKS).indices  # [N, BLOCKS]
         near = blocks.gather(1, held[..., None].expand(-1, -1, BLOCK)).flatten(1)
-    best, tokens = near.topk(min(BELIEFS, width))
+    tokens = near.topk(min(BELIEFS, width)).indices
+    # nan would stay in what is learnt
+    chances = (near.float() / temperature).softmax(-1).gather(1, tokens).nan_to_num(0.0).tolist()
+    places = tokens.tolist()
     if in_blocks:
-        tokens = held.gather(1, tokens // BLOCK) * BLOCK + tokens % BLOCK
-    chances = (best.float() / temperature - (near.float() / temperature).logsumexp(-1, keepdim=True)).exp()
-    chances = chances.nan_to_num(0.0)  # which would stay in what is learnt
-    return [dict(zip(*row, strict=True)) for row in zip(tokens.tolist(), chances.tolist(), strict=True)]
+        places = [
+            [block[place // BLOCK] * BLOCK + place % BLOCK for place in row]
+            for block, row in zip(held.tolist(), places, strict=True)
+        ]
+    return [dict(zip(*row, strict=True)) for row in zip(places, chances, strict=True)]
