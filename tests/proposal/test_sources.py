@@ -27,6 +27,14 @@ def test_a_shifted_block_speaks_below_its_anchor():
     assert said(block, [5, 6], 1) == []  # the anchor of the trie is no place to join
 
 
+def test_a_raced_block_speaks_at_its_own_place_alone():
+    """Other places have other times."""
+    block = Shifted(2, 5, ROWS, raced=True)
+    assert said(block, [7, 7, 5], 2) == [("shifted", {1: 0.5})]
+    assert said(block, [7, 5, 5], 2) == [("shifted", {1: 0.5})]  # the earlier place is another's
+    assert said(block, [7, 7, 5], 1) == []
+
+
 def test_recall_knows_one_two_and_three_tokens():
     recall = Recall()
     recall.learn([1, 2, 3, 4], {5: 0.9})
