@@ -88,6 +88,16 @@ def test_one_token_named_twice_costs_the_sum_and_prices_stay_below_one():
     assert math.fsum(price for price, _, _ in prices.of(said, 0)) < 1
 
 
+def test_sharper_prices_have_the_same_sum():
+    said, prices = claims(("baseline", BASELINE, {1: 0.6, 2: 0.3})), Prices()
+    prices.sharpness = 1.0
+    (first, *_), (second, *_) = prices.of(said, 0)
+    prices.sharpness = 2.0
+    (sharper, *_), (duller, *_) = prices.of(said, 0)
+    assert sharper + duller == pytest.approx(first + second)
+    assert (first / second, sharper / duller) == pytest.approx((2, 4))
+
+
 def test_sharpness_follows_how_the_target_chooses():
     """A target that always takes the favourite, and one that draws as the source says."""
     rng, said = random.Random(0), claims(("baseline", BASELINE, {1: 0.6, 2: 0.4}))
