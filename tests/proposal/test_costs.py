@@ -287,6 +287,17 @@ def test_plans_are_within_five_percent_of_the_best_fixed_one(verify, draft, gain
     assert chosen >= (0.92 if overpaid else 0.95) * best
 
 
+def test_rounds_that_were_slow_do_not_make_a_dear_draft_pay():
+    """It is measured against plain decoding at least, which could be had instead; faster rounds raise the bar."""
+    planner = Planner(Costs({1: 1.0}, {1: 3.0}))  # a draft is thought to give one token
+    for _ in range(100):
+        planner.took(1, 10.0)
+    assert planner.pace == 1.0 and planner.choose([1.0], 0).name == "plain"
+    for _ in range(100):
+        planner.took(3, 1.0)
+    assert planner.pace == pytest.approx(3, rel=0.1)
+
+
 def test_the_next_decode_begins_where_the_last_one_ended():
     """A drafter found useless is not tried for long again; one that paid is used at once. Rounds stay apart."""
     costs = cheap()
