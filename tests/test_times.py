@@ -6,7 +6,11 @@ import pytest
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopPLogitsWarper
 
+from reanchor.core import BASELINE, Verdict
+from reanchor.loop import retain
+from reanchor.proposal import Trie
 from reanchor.sampling import Choice
+from reanchor.target import TargetOutput
 from reanchor.times import Times
 
 PROMPT, SIZE = torch.tensor([1, 2]), 300
@@ -55,6 +59,21 @@ def test_a_draft_of_the_targets_own_scores_is_what_it_draws():
     some = order[choice.race(LOGITS[:, order], range(12), order).argmax(-1)].tolist()
     own = choice.at_places(LOGITS, range(12))
     assert own == whole == some == drawn(choice, LOOKS["nobody looks"])
+
+
+def test_retained_tokens_are_what_the_target_goes_on_to_draw():
+    """States of a rejected path, and the same scores met one token after another."""
+    trie = Trie(2)
+    trie.insert([2, *range(len(LOGITS) - 1)], BASELINE)
+    choice = Choice(PROMPT, 40, sample=True, processors=RULES, generator=torch.Generator().manual_seed(1))
+    token = choice.after_prefix(LOGITS[0])
+    choice.commit(token)
+    verdict = Verdict([0], [token], [token] * len(LOGITS), False)
+    nodes = list(range(1, len(LOGITS)))
+    retained = retain(nodes, trie.freeze(), verdict, TargetOutput(LOGITS, LOGITS), choice)
+    for row, foreseen in zip(LOGITS[1:], retained.tokens, strict=True):
+        assert choice.after_prefix(row) == foreseen
+        choice.commit(foreseen)
 
 
 def test_a_processor_with_numbers_of_its_own_lets_nobody_look_ahead():
