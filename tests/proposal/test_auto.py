@@ -213,6 +213,34 @@ def test_what_the_target_said_at_rejected_nodes_is_remembered():
     assert recalled(1, 6) == {"recall 2": {5: 0.8}, "recall 1": {5: 0.8}}
 
 
+def test_a_round_leaves_all_its_tokens_and_the_rows_of_the_states_that_are_retained():
+    auto, trie = Auto([1], 9), Trie(1)
+    for path in ([1, 5, 7, 8], [1, 6]):
+        trie.insert(path, BASELINE)
+    believed = [{5: 0.9}, {6: 0.8}, {8: 0.7}, {9: 0.6}, {4: 0.5}]  # of the nodes 1, 5, 7, 8, 6
+    auto.learn(trie.freeze(), Verdict([0, 1], [5, 6], [0] * 5, False), lambda: believed, [2, 3])
+    assert auto.text.text == [1, 5, 6]
+    auto.plan(0, 9)
+    tree = auto.assemble(Draft((), [[6]]), Retained(), 9)
+
+    def verifier(node):
+        return [claim.chances for claim in auto.claims(tree, node) if claim.source == "verifier"]
+
+    assert verifier(0) == [{8: 0.7}] and verifier(tree.children[0, 8]) == [{9: 0.6}]
+
+
+def test_every_round_races_against_its_own_times():
+    """The text says 2 and 3 alike: the first round's times favour one, the second's the other."""
+    rounds = [torch.tensor([1.0, 1.0, 0.1, 1.0]), torch.tensor([1.0, 1.0, 1.0, 0.1])]
+    auto = Auto([1, 2, 1, 3, 1], 2, sampled=True, times=lambda _depth: rounds[0])
+    for favoured in (2, 3):
+        auto.plan(0, 1)
+        tree = auto.assemble(Draft((), [[1]]), Retained(), 1)
+        assert tree.tokens == [1, favoured]
+        auto.learn(tree, Verdict([0], [1], [1, 1], False), lambda: [{}, {}], [])
+        rounds.pop(0)
+
+
 @pytest.mark.parametrize("budget", [None, 9])
 @pytest.mark.parametrize("new", [2, 3, 7])
 def test_a_last_round_without_room_for_a_draft_plans_none(new, budget, monkeypatch):
@@ -386,6 +414,37 @@ def test_beliefs_are_of_the_temperature_that_is_sampled_at():
             assert believed == pytest.approx({token: float(exact[row, token]) for token in believed})
     choice = Choice(PROMPT, 9, sample=True, processors=sampling.processors("t0.7-top-p"))
     assert choice.temperature == 0.7 and Choice(PROMPT, 9, sample=True).temperature == 1.0
+
+
+@pytest.mark.parametrize("sample, warmth", [(True, 0.7), (False, 1.0)])
+def test_a_decode_asks_for_beliefs_of_its_own_temperature(sample, warmth, monkeypatch):
+    """A greedy one of the scores as they are, whatever the processors."""
+    asked, believed = [], reanchor.loop.beliefs
+
+    def recorded(logits, temperature=1.0):
+        asked.append(temperature)
+        return believed(logits, temperature)
+
+    monkeypatch.setattr(reanchor.loop, "beliefs", recorded)
+    decoder = SpeculativeDecoder(tiny_target(), Guesser([1] * 99), DecodeConfig("auto", max_nodes=4))
+    choice = Choice(PROMPT, 3, sample=sample, processors=sampling.processors("t0.7-top-p"))
+    rounds = len(list(decoder.decode(PROMPT, choice=choice)))
+    assert asked == [warmth] * rounds and rounds > 1
+
+
+def test_greedy_and_sampled_decodes_learn_apart(monkeypatch):
+    """What a draft is worth differs between the two."""
+    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs({1: 1.0}, {1: 1.0}))
+    monkeypatch.setattr(reanchor.decoder, "watched", lambda stage, *_: stage)  # no clock here
+    decoder = SpeculativeDecoder(tiny_target(), Guesser([1] * 99), DecodeConfig("auto"))
+
+    def learnt():
+        return [decoder.costs(sampled).experience.prices is not None for sampled in (False, True)]
+
+    list(decoder.decode(PROMPT, SamplingConfig(3)))
+    assert learnt() == [True, False]
+    list(decoder.decode(PROMPT, SamplingConfig(3, temperature=1.0)))
+    assert learnt() == [True, True]
 
 
 @pytest.mark.parametrize("method", ["dflash", "reanchor", "ddtree", "auto"])
