@@ -9,7 +9,7 @@ from reanchor.benchmark.ablations import Ablation
 from reanchor.benchmark.costs import Costs
 from reanchor.benchmark.findings import MEAN, Finding, break_even, findings
 from reanchor.benchmark.report import Cell
-from reanchor.benchmark.sweep import Sweep
+from reanchor.benchmark.sweep import Sweep, worded
 from reanchor.config import DEFAULT_NODES
 
 from .entries import entry, speed
@@ -77,7 +77,7 @@ def sweep_grid(found: Sequence[Cell], sweep: Sweep, temperature: float) -> Grid:
         for method in sweep.methods:
             cell = last.get(sweep.name(method, value))
             row += ["–"] * len(figures) if cell is None else sweep_texts(cell)
-        grid.add("none" if value is None else str(value), *row)
+        grid.add(worded(value), *row)
     if sweep.knob == "max_nodes" and None in sweep.values and "ddtree" in sweep.methods:
         grid.notes.append(f"ddtree without a budget of ours has its own: {DEFAULT_NODES['ddtree']} nodes.")
     return grid

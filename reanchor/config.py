@@ -22,6 +22,7 @@ KINDS: dict[type, tuple[str, type]] = {
     float: ("a number", numbers.Real),
 }
 COLDEST = 1e-6  # temperature above 0
+MOST_NODES = 4096  # what each node sees of the others is a square
 DEFAULT_NODES = {"ddtree": 64, "auto": 64}  # trees of candidates have no end of their own
 
 RULES = ("attach", "retention", "scope", "verifier_path", "attach_seed")  # of the paper's method
@@ -116,8 +117,10 @@ class DecodeConfig:
             )
         if self.max_shifts is not None and self.max_shifts < 0:
             raise ValueError(f"max_shifts must not be negative, got {self.max_shifts}")
-        if self.max_nodes is not None and self.max_nodes < 1:
-            raise ValueError(f"max_nodes must be at least 1 (the anchor), got {self.max_nodes}")
+        if self.max_nodes is not None and not 1 <= self.max_nodes <= MOST_NODES:
+            raise ValueError(
+                f"max_nodes must be at least 1 (the anchor) and at most {MOST_NODES}, got {self.max_nodes}"
+            )
 
     def rules_given(self) -> list[str]:
         """Rules of method reanchor that are not as usual."""

@@ -10,7 +10,7 @@ import json
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def usable(entry: Any, near: str, far: str, widths: Sequence[int]) -> bool:
             and all(1 in away[name] and away[name].keys() <= close[name].keys() for name in CURVES)
             and all(0 < each < float("inf") for each in seconds)
         )
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return False
 
 
@@ -93,7 +93,9 @@ def costs_from(near: dict[str, Curve], far: dict[str, Curve], tokens: int) -> Co
 
 
 def curves_of(entry: Mapping[str, Mapping[str, float]]) -> dict[str, Curve]:
-    return {name: {int(size): seconds for size, seconds in curve.items()} for name, curve in entry.items()}
+    return {
+        name: {int(size): float(seconds) for size, seconds in curve.items()} for name, curve in entry.items()
+    }
 
 
 def cache_file() -> Path | None:
@@ -118,12 +120,14 @@ def keep(file: Path | None, key: str, entry: dict[str, Any]) -> bool:
     """
     if file is None:
         return False
+    part = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps({**remembered(file), key: entry}, indent=1))
         part.replace(file)
     except OSError:
+        with suppress(OSError):
+            part.unlink()
         return False
     return True
 

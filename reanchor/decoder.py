@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +36,20 @@ def carries(drafter: Drafter, config: DecodeConfig) -> bool:
     return able if config.carryover is None else config.carryover
 
 
-def in_turn(steps: Iterator[Step], turn: AbstractContextManager[object]) -> Iterator[Step]:
-    """The same steps, each made in its turn: threads share regions, and a capture is alone on its device."""
-    while True:
-        with turn:
-            step = next(steps, None)
-        if step is None:
-            return
-        yield step
+def in_turn(steps: Iterator[Step], turn: AbstractContextManager[object], choice: Choice) -> Iterator[Step]:
+    """The same steps, each made in its turn: threads share regions, and a capture is alone on its device.
+
+    However it ends, what was drawn for tokens that did not come is given back.
+    """
+    try:
+        while True:
+            with turn:
+                step = next(steps, None)
+            if step is None:
+                return
+            yield step
+    finally:
+        choice.times.close()
 
 
 class SpeculativeDecoder:
@@ -104,7 +110,7 @@ class SpeculativeDecoder:
             if costs is not None:
                 stage = watched(stage, costs, Stopwatch())
             steps = decode(self.target, self.drafter, ids, choice, self.config, stage, costs, self.whole)
-            return steps if self.whole is None else in_turn(steps, self.target.alone)
+            return in_turn(steps, nullcontext() if self.whole is None else self.target.alone, choice)
 
     def stack_report(self) -> dict[str, Any]:
         """What a summary says: whose forward pass it is and why; with `graphs`, which rounds were whole ones."""

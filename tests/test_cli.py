@@ -252,6 +252,7 @@ def test_show_trie(generate, monkeypatch):
         (["--prompt", "a", "--attach", "nearest"], "'nearest' is not one of 'earliest', 'fixed'"),
         (["--prompt", "a", "--method", "magic"], "'magic' is not one of"),
         (["--prompt", "a", "--max-nodes", "0"], "max_nodes must be at least 1"),
+        (["--prompt", "a", "--max-nodes", "300000"], "at most 4096, got 300000"),
         (["--prompt", "a", "--max-shifts", "-1"], "max_shifts must not be negative, got -1"),
         (["--prompt", "a", "--max-new-tokens", "0"], "max_new_tokens must be at least 1, got 0"),
         (["--prompt", "a", "--temperature", "-0.5"], "temperature must be 0 .* got -0.5"),

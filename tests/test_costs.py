@@ -68,6 +68,7 @@ NONSENSE = {
     "less than none": lambda whole: altered(whole, -1.0),
     "not a number": lambda whole: altered(whole, float("nan")),
     "endless": lambda whole: altered(whole, float("inf")),
+    "beyond any number of the machine's": lambda whole: altered(whole, 10**400),
     "words": lambda whole: altered(whole, "soon"),
     "sizes that are no numbers": lambda whole: {
         context: {name: {f"{size}x": 1.0 for size in curve} for name, curve in each.items()}
@@ -103,6 +104,12 @@ def test_a_broken_file_is_measured_anew(file):
     file.parent.mkdir()
     file.write_text("{not json")
     assert decoder().costs() is not None and len(json.loads(file.read_text())) == 1
+
+
+def test_what_could_not_be_written_leaves_nothing(file, monkeypatch):
+    monkeypatch.setattr(reanchor.costs, "UNKEPT", {})
+    file.mkdir(parents=True)  # in the way
+    assert decoder().costs() is not None and [*file.parent.iterdir()] == [file]
 
 
 def test_another_model_of_cpu_has_curves_of_its_own(file, monkeypatch):

@@ -67,6 +67,29 @@ def test_a_call_after_an_exception(model, error):
     )
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_an_end_before_the_end_gives_back_what_was_drawn_ahead(model, breaks, monkeypatch):
+    """After an iterator that is left, or an exception, the global generator is where plain decoding would have it."""
+
+    def left(method: str, least: int) -> tuple[list[int], torch.Tensor]:
+        config = DecodeConfig(method, max_nodes=8)
+        decoder = SpeculativeDecoder(model, ScriptedDrafter([1] * 99), config)
+        torch.manual_seed(1)
+        steps, found = decoder.decode(PROMPT, SamplingConfig(NEW, temperature=1.0)), []
+        while len(found) < least:
+            found += next(steps).tokens
+        if breaks:
+            with monkeypatch.context() as patch, pytest.raises(TypeError):
+                patch.setattr(type(decoder.target), "verify", None)
+                next(steps)
+        steps.close()
+        return found, torch.rand(3)
+
+    tokens, after = left("auto", 4)
+    plain, expected = left("plain", len(tokens))
+    assert plain == tokens and torch.equal(after, expected)
+
+
 def test_two_generators_on_one_target_interleaved(model):
     decoders = [
         SpeculativeDecoder(

@@ -29,7 +29,7 @@ class Sweep:
         """Says the real budget: ddtree has an end of its own where it is given none."""
         if value is None and self.knob == "max_nodes" and method == "ddtree":
             value = DEFAULT_NODES[method]
-        return f"{method} {self.knob}={UNLIMITED if value is None else value}"
+        return f"{method} {self.knob}={worded(value)}"
 
     def runs(self) -> list[tuple[str, str, Any]]:
         """Name, method and value of every contestant, each once."""
@@ -39,9 +39,14 @@ class Sweep:
         return [(name, method, value) for name, (method, value) in named.items()]
 
 
+def worded(value: Any) -> str:
+    """As it is asked for."""
+    return UNLIMITED if value is None else str(value).lower()
+
+
 def parse(text: str, methods: Sequence[str] = ()) -> Sweep:
     """From `max_nodes=8,16,none`. methods: those of the run, if it names any. ValueError for a knob or value that isn't
-    one.
+    one; what a method refuses it says when it is made.
     """
     knob, _, listed = text.partition("=")
     knob = knob.strip().replace("-", "_")
@@ -51,7 +56,7 @@ def parse(text: str, methods: Sequence[str] = ()) -> Sweep:
     hint = get_type_hints(DecodeConfig)[knob]
     values = tuple(value_of(hint, part.strip(), text) for part in listed.split(","))
     for value in values:
-        replace(DecodeConfig("reanchor"), **{knob: value})
+        replace(DecodeConfig("ddtree"), **{knob: value})  # which refuses no knob
     usual = ("reanchor", "ddtree") if knob == "max_nodes" else ("reanchor",)
     swept = tuple(method for method in methods if method not in ONCE) or usual
     return Sweep(knob, tuple(dict.fromkeys(values)), swept)
@@ -61,6 +66,8 @@ def value_of(hint: Any, text: str, whole: str) -> Any:
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if text == UNLIMITED and type(None) in kinds:
         return None
+    if bool in kinds:
+        return {"true": True, "false": False}.get(text.lower(), text)
     if int in kinds:
         try:
             return int(text)

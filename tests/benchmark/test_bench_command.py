@@ -169,6 +169,17 @@ def test_a_sweep_takes_methods_and_peers(bench):
     assert bench("--report", "m.jsonl").stdout == shown.stdout
 
 
+def test_a_sweep_is_of_any_knob_that_its_methods_have(bench):
+    sweep = ("--sweep", "stochastic=sample,rejection", "--sweep", "graphs=false,true")
+    asked = ("--method", "plain", "--method", "ddtree", "--temperature", "1", "--output", "k.jsonl")
+    shown = bench("--prompts", "own.jsonl", "--limit", "1", *sweep, *asked)
+    assert shown.exit_code == 0, shown.output
+    named = [f"ddtree {value}" for value in ("stochastic=sample", "stochastic=rejection")]
+    header = json.loads(Path("k.jsonl").read_text().splitlines()[0])
+    assert header["methods"] == ["plain", *named, "ddtree graphs=false", "ddtree graphs=true"]
+    assert bench("--report", "k.jsonl").stdout == shown.stdout
+
+
 def test_pictures_are_drawn(bench):
     pytest.importorskip("matplotlib")
     # with a budget of its own, auto may rightly decode so small a target plainly, and has no edges to draw
@@ -325,6 +336,9 @@ def test_the_help_says_the_seed_that_is_used(bench):
         (("--prompts", "own.jsonl", "--sweep", "speed=1"), "--sweep takes KNOB=VALUE"),
         (("--prompts", "own.jsonl", "--sweep", "max_nodes=few"), "'few' is no whole number"),
         (("--prompts", "own.jsonl", "--sweep", "attach=there"), "attach must be one of"),
+        (("--prompts", "own.jsonl", "--sweep", "graphs=maybe"), "graphs must be true or false, got 'maybe'"),
+        (("--prompts", "own.jsonl", "--sweep", "stochastic=rejection"), "method 'reanchor' merges"),
+        (("--prompts", "own.jsonl", "--method", "plain", "--attach", "fixed"), "attach 'fixed' is a rule of"),
         (("--prompts", "own.jsonl", "--sweep", "max_nodes=4", "--ablation", "attach"), "runs of their own"),
         (("--prompts", "own.jsonl", "--ablation", "attach", "--method", "hf"), "choose their methods; drop"),
         (("--prompts", "own.jsonl", "--method", "hf", "--method", "carryover"), "not trained to read"),
