@@ -85,7 +85,9 @@ class DecodeConfig:
     )
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
-        None, "Most trie nodes a round verifies, anchor included.  [default: no limit; ddtree and auto 64]"
+        None,
+        f"Most trie nodes a round verifies, anchor included; up to {MOST_NODES}.  [default: no limit; ddtree and "
+        "auto 64]",
     )
     attention: AttentionChoice = knob("auto", "Attention over tries and blocks; auto: the first that can.")
     stack: StackChoice = knob(
