@@ -135,11 +135,11 @@ def contestants_of(pair: Pair, terms: Terms, study: Study) -> list[Contestant]:
     methods = terms.methods or usual(pair.drafter)
     if not any(method in PLAIN for method in methods):
         raise ValueError("nothing to compare with: --method hf or --method plain must be among the methods")
-    ruled = terms.decode.rules_given()
+    ruled = [*terms.decode.rules_given(), *(each.knob for each in study.sweeps if each.knob in RULES)]
     if ruled and not any(SETTINGS.get(method, {}).get("method") == "reanchor" for method in methods):
         raise ValueError(
-            f"{ruled[0]} {getattr(terms.decode, ruled[0])!r} is a rule of method 'reanchor', which is not among the "
-            "methods: add --method reanchor, or leave it out"
+            f"{ruled[0]} is a rule of method 'reanchor', which is not among {', '.join(methods)}: add --method "
+            "reanchor, or leave it out"
         )
     if study.sweeps and pair.drafter:
         made = sweep.contestants_of(

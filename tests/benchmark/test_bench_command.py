@@ -321,6 +321,9 @@ def test_the_help_says_the_seed_that_is_used(bench):
     assert "every prompt has its own of it. [default: 0]" in said
 
 
+TREES = ("--method", "plain", "--method", "ddtree")
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -338,7 +341,14 @@ def test_the_help_says_the_seed_that_is_used(bench):
         (("--prompts", "own.jsonl", "--sweep", "attach=there"), "attach must be one of"),
         (("--prompts", "own.jsonl", "--sweep", "graphs=maybe"), "graphs must be true or false, got 'maybe'"),
         (("--prompts", "own.jsonl", "--sweep", "stochastic=rejection"), "method 'reanchor' merges"),
-        (("--prompts", "own.jsonl", "--method", "plain", "--attach", "fixed"), "attach 'fixed' is a rule of"),
+        (
+            ("--prompts", "own.jsonl", "--method", "plain", "--attach", "fixed"),
+            "which is not among plain: add",
+        ),
+        (
+            ("--prompts", "own.jsonl", *TREES, "--sweep", "scope=full,in_block"),
+            "not among plain, ddtree: add",
+        ),
         (("--prompts", "own.jsonl", "--sweep", "max_nodes=4", "--ablation", "attach"), "runs of their own"),
         (("--prompts", "own.jsonl", "--ablation", "attach", "--method", "hf"), "choose their methods; drop"),
         (("--prompts", "own.jsonl", "--method", "hf", "--method", "carryover"), "not trained to read"),
