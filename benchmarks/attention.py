@@ -1,10 +1,10 @@
-"""Times one layer's tree attention: our backends against what a trie costs elsewhere.
+"""Times one layer's tree attention: our backends against what a tree costs elsewhere.
 
     python benchmarks/attention.py [--device cuda] [--json table.json]
 
 Peers: SDPA as transformers calls it for a tree (dense mask, keys repeated for every query head),
 FlexAttention, and xformers' split-K tree attention, each where it is present. A case is a head layout, a
-committed length and a number of nodes; the trie is a random one. First every method must equal the float64
+committed length and a number of nodes; the tree is a random one. First every method must equal the float64
 definition on sampled rows; one that does not is reported, not timed, and the exit status is 1. Then
 methods take turns, so that a drifting machine drifts for all; the figures are medians. Masks are made
 before the clock starts, for every method alike: the engine makes them once a pass, not once a layer. On

@@ -22,7 +22,7 @@ import click
 import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.drafters.loading import SHIPPED
+from reanchor.drafters.load import SHIPPED
 from reanchor.loading import load_pair
 
 PROMPTS = [
@@ -99,7 +99,10 @@ def overhead(tokens: int, repeats: int, as_json: bool) -> None:
             shares.append(1 - meter.seconds / (time.perf_counter() - start))
         if decoder.target is not target:
             raise click.ClickException("the decoder took another target than the one that was timed")
-        figures[method] = {**spread(shares[1:]), "stack": target.stack_report()["used"]}  # the first warms up
+        figures[method] = {
+            **spread(shares[1:]),
+            "forward": target.forward_report()["used"],
+        }  # the first warms up
     report(figures, as_json)
 
 
@@ -177,7 +180,9 @@ def one_run(name: str, prompt_tokens: int, tokens: int, dtype: str) -> float:
     if name == "HF generate":
         pair.target.generate(prompt[None], max_new_tokens=tokens, do_sample=False, eos_token_id=None)
     elif name != "load":
-        config = DecodeConfig(name.split()[0], stack="hf" if name.endswith("hf") else "auto")
+        config = DecodeConfig(
+            name.split()[0], forward="transformers" if name.endswith("transformers") else "auto"
+        )
         decoder = SpeculativeDecoder(pair.target, pair.drafter, config)
         list(decoder.decode(prompt, SamplingConfig(max_new_tokens=tokens)))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

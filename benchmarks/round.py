@@ -1,11 +1,11 @@
-"""What a decoding round costs and where it goes: the target's pass by transformers and by the lean stack, the draft,
+"""What a decoding round costs and where it goes: the target's pass by transformers and by the fused forward, the draft,
 and whole rounds, against what this machine can do at best.
 
 roofline   measured copy bandwidth and matmul rate; a floor is the larger of bytes / bandwidth and work / rate,
            weights and committed keys and values read once
-passes     one trie of each width by either stack: operator calls (kernels on CUDA), milliseconds, times the floor
+passes     one tree of each width by either forward: operator calls (kernels on CUDA), milliseconds, times the floor
 drafts     one batched draft of each number of blocks, and the floor of its slots
-rounds     plain, DFlash and ReAnchor by either stack, and HF generate: milliseconds a round and a token behind the
+rounds     plain, DFlash and ReAnchor by either forward, and HF generate: milliseconds a round and a token behind the
            first round, which projects the prompt, and the share of a round outside the target's pass and the
            drafter; and by whole rounds of fixed shapes (--graphs), which are captured on CUDA and run as they are
            here, padding included; their host share on CUDA is the time in which no kernel runs
@@ -42,21 +42,21 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwe
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.benchmark.environment import environment
-from reanchor.core import Retained, Step, Tree
+from reanchor.core import Retained, Round, Tree
 from reanchor.drafters.block import BlockDrafter
-from reanchor.drafters.config import DrafterConfig, LayerRule
-from reanchor.graphs import rounds as graph_rounds
-from reanchor.graphs.draws import Draws
-from reanchor.graphs.regions import RoundRegion
-from reanchor.graphs.state import RoundState
+from reanchor.drafters.drafter_config import DrafterConfig, LayerRule
+from reanchor.fused.fused_target import FusedTarget
+from reanchor.graphs import graphed_rounds as graph_rounds
+from reanchor.graphs.device_selector import DeviceSelector
+from reanchor.graphs.round_graphs import VerifyGraph
+from reanchor.graphs.round_state import RoundState
 from reanchor.linear import linear
 from reanchor.loading import load_pair
-from reanchor.proposal import Trie
-from reanchor.sampling import Choice
-from reanchor.stack.target import LeanTarget
+from reanchor.proposal import TreeBuilder
+from reanchor.sampling import TokenSelector
 from reanchor.target import Target
 
-STACKS = ("hf", "lean")
+STACKS = ("transformers", "fused")
 WHOLE = "whole"
 METHODS = ("plain", "dflash", "reanchor")
 QWEN3 = {"vocab_size": 151936, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
@@ -234,11 +234,11 @@ def operators(bench: Bench, call: Callable[[], object]) -> int:
     return counter.calls
 
 
-def trie(bench: Bench, width: int) -> Tree:
+def widest_tree(bench: Bench, width: int) -> Tree:
     """Random paths of up to eight tokens under one anchor."""
     generator = torch.Generator().manual_seed(width)
     tokens = torch.randint(bench.model.config.vocab_size, (width,), generator=generator).tolist()
-    made = Trie(int(bench.prompt[-1]), max_nodes=width)
+    made = TreeBuilder(int(bench.prompt[-1]), max_nodes=width)
     for start in range(0, width, 8):
         made.insert([made.tokens[0], *tokens[start : start + 8]], 0)
     return made.freeze()
@@ -246,22 +246,24 @@ def trie(bench: Bench, width: int) -> Tree:
 
 def passes(bench: Bench, limits: dict[str, float], widths: list[int]) -> Iterator[dict[str, Any]]:
     taps = bench.drafter.tap_layers
-    targets = {"hf": Target(bench.model, taps), "lean": LeanTarget(bench.model, taps)}
+    targets = {"transformers": Target(bench.model, taps), "fused": FusedTarget(bench.model, taps)}
     caches = {name: target.new_cache() for name, target in targets.items()}
     for name, target in targets.items():
         target.prefill(bench.prompt, caches[name])
     for width in widths:
-        tree = trie(bench, width)
+        tree = widest_tree(bench, width)
         calls = {name: lambda name=name: targets[name].verify(tree, caches[name]) for name in targets}  # noqa: B023
         logits = {name: call().logits.float() for name, call in calls.items()}
-        apart = float((logits["hf"] - logits["lean"]).abs().max() / logits["hf"].abs().max())
+        apart = float(
+            (logits["transformers"] - logits["fused"]).abs().max() / logits["transformers"].abs().max()
+        )
         times, least = taking_turns(bench, calls), pass_floor(bench, limits, width)
         yield {
             "nodes": width,
             "floor_ms": least,
             "largest_difference": apart,
-            "repeats": len(times["hf"]),
-            **paired(times["hf"], times["lean"]),
+            "repeats": len(times["transformers"]),
+            **paired(times["transformers"], times["fused"]),
             "stacks": {
                 name: {
                     "ms": statistics.median(times[name]),
@@ -293,13 +295,13 @@ def drafts(bench: Bench, limits: dict[str, float], counts: list[int]) -> Iterato
         }
 
 
-class Given(Choice):
+class Given(TokenSelector):
     """Accepts a given number of the baseline's drafts and pays for the argmax all the same."""
 
     tree: Tree | None = None
     drafts = 0
 
-    def at_every_node(self, logits: Tensor, depths: Sequence[int]) -> list[int]:
+    def select_all(self, logits: Tensor, depths: Sequence[int]) -> list[int]:
         tokens = logits.argmax(-1).tolist()
         path = self.tree.paths[0][: self.drafts + 1] if self.tree is not None and self.tree.paths else []
         for node, child in zip(path, path[1:], strict=False):
@@ -313,7 +315,7 @@ class GivenDraws:
 
     generator = None
 
-    def __init__(self, draws: Draws, state: RoundState, drafts: int) -> None:
+    def __init__(self, draws: DeviceSelector, state: RoundState, drafts: int) -> None:
         self.draws, self.state, self.drafts = draws, state, drafts
 
     def pick(self, logits: Tensor) -> Tensor:
@@ -325,8 +327,8 @@ class GivenDraws:
         return torch.cat([tokens, tokens[:1]]).scatter(0, place, drafted)[:-1]
 
 
-def given_round(drafts: int) -> type[RoundRegion]:
-    class GivenRound(RoundRegion):
+def given_round(drafts: int) -> type[VerifyGraph]:
+    class GivenRound(VerifyGraph):
         def __init__(self, state: RoundState, *rest: Any) -> None:
             super().__init__(state, *rest)
             self.draws: Any = GivenDraws(self.draws, state, drafts)
@@ -335,27 +337,27 @@ def given_round(drafts: int) -> type[RoundRegion]:
 
 
 class Player:
-    """A method by a stack: decodes and keeps the time spent inside the target's pass and the drafter."""
+    """A method by a forward: decodes and keeps the time spent inside the target's pass and the drafter."""
 
-    def __init__(self, bench: Bench, method: Any, stack: Any) -> None:
+    def __init__(self, bench: Bench, method: Any, forward: Any) -> None:
         self.bench, self.inside = bench, 0.0
-        whole = stack == WHOLE
-        config = DecodeConfig(method=method, stack="lean" if whole else stack, graphs=whole)
+        whole = forward == WHOLE
+        config = DecodeConfig(method=method, forward="fused" if whole else forward, graphs=whole)
         self.decoder = SpeculativeDecoder(bench.model, bench.drafter, config)
         drafts = None if bench.accepted is None else bench.accepted if method != "plain" else 0
         self.given = None if whole else drafts
-        self.choice: Given | None = None
-        self.region = given_round(drafts) if whole and drafts is not None else RoundRegion
+        self.selector: Given | None = None
+        self.region = given_round(drafts) if whole and drafts is not None else VerifyGraph
 
     @contextmanager
-    def rounds(self, new: int) -> Iterator[Iterator[Step]]:
+    def rounds(self, new: int) -> Iterator[Iterator[Round]]:
         """The steps of one decode behind its first round, which projects the prompt on any stack."""
         prompt = self.bench.prompt
         if self.given is not None:
-            self.choice = Given(prompt, new)
-            self.choice.drafts = self.given
+            self.selector = Given(prompt, new)
+            self.selector.drafts = self.given
         with self.watched():
-            steps = self.decoder.decode(prompt, SamplingConfig(max_new_tokens=new), choice=self.choice)
+            steps = self.decoder.decode(prompt, SamplingConfig(max_new_tokens=new), selector=self.selector)
             if next(steps).stopped or next(steps).stopped:
                 raise click.UsageError(f"--new {new} is over within a round: give more")
             yield steps
@@ -378,7 +380,7 @@ class Player:
     def device_ms(self, new: int) -> float:
         """Milliseconds a round in which the device is busy."""
         with self.rounds(new) as rounds:
-            steps: list[Step] = []
+            steps: list[Round] = []
             profile = profiled(lambda: steps.extend(rounds))
         return busy_ms(profile.events()) / len(steps)
 
@@ -388,20 +390,20 @@ class Player:
         target, drafter = self.decoder.target, self.decoder.drafter
         owners = [(target, "verify"), (drafter, "draft"), (drafter, "commit")]
         before = [vars(owner).get(name) for owner, name in owners]
-        graph_rounds.RoundRegion = self.region  # type: ignore[misc]
+        graph_rounds.VerifyGraph = self.region  # type: ignore[misc]
         for owner, name in owners:
             setattr(owner, name, self.timed(getattr(owner, name)))
         try:
             yield
         finally:
-            graph_rounds.RoundRegion = RoundRegion  # type: ignore[misc]
+            graph_rounds.VerifyGraph = VerifyGraph  # type: ignore[misc]
             for (owner, name), old in zip(owners, before, strict=True):
                 delattr(owner, name) if old is None else setattr(owner, name, old)
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.choice is not None and isinstance(args[0], Tree):
-                self.choice.tree = args[0]
+            if self.selector is not None and isinstance(args[0], Tree):
+                self.selector.tree = args[0]
             start = self.bench.clock()
             result = function(*args, **kwargs)
             self.inside += self.bench.clock() - start
@@ -425,7 +427,9 @@ def generate_ms(bench: Bench, new: int) -> float:
 
 def rounds(bench: Bench, limits: dict[str, float], new: int) -> Iterator[dict[str, Any]]:
     players = {
-        (method, stack): Player(bench, method, stack) for method in METHODS for stack in (*STACKS, WHOLE)
+        (method, forward): Player(bench, method, forward)
+        for method in METHODS
+        for forward in (*STACKS, WHOLE)
     }
     taken: dict[Any, list[dict[str, float]]] = {key: [] for key in players}
     generate: list[float] = []
@@ -438,20 +442,20 @@ def rounds(bench: Bench, limits: dict[str, float], new: int) -> Iterator[dict[st
         generate.append(generate_ms(bench, new))
     yield {"method": "HF generate", "ms_per_token": statistics.median(generate), "repeats": len(generate)}
     for method in METHODS:
-        hf, lean = ([each["ms_per_round"] for each in taken[method, stack]] for stack in STACKS)
-        per_token = [each["ms_per_token"] for each in taken[method, "lean"]]
-        row: dict[str, Any] = {"method": method, **paired(hf, lean)}
+        hf, fused = ([each["ms_per_round"] for each in taken[method, forward]] for forward in STACKS)
+        per_token = [each["ms_per_token"] for each in taken[method, "fused"]]
+        row: dict[str, Any] = {"method": method, **paired(hf, fused)}
         row["lean_over_generate"] = paired(generate, per_token)
-        for stack in (*STACKS, WHOLE):
-            figures = taken[method, stack]
-            row[stack] = {name: statistics.median(each[name] for each in figures) for name in figures[0]}
+        for forward in (*STACKS, WHOLE):
+            figures = taken[method, forward]
+            row[forward] = {name: statistics.median(each[name] for each in figures) for name in figures[0]}
         work, whole = row[WHOLE], players[method, WHOLE]
         del work["outside"]  # a whole round has no parts; on CUDA the kernels tell
-        row["floor_ms"] = round_floor(bench, limits, row["lean"])
+        row["floor_ms"] = round_floor(bench, limits, row["fused"])
         work["times_floor"] = work["ms_per_round"] / round_floor(bench, limits, work)
         if bench.model.device.type == "cuda":
             work["host_share"] = 1 - whole.device_ms(new) / work["ms_per_round"]
-        row["regions"] = whole.decoder.stack_report()["graphs"]
+        row["regions"] = whole.decoder.forward_report()["graphs"]
         yield row
 
 
@@ -518,16 +522,16 @@ def show(figures: Figures) -> None:
         f"copy {rate['bytes_per_second'] / 1e9:.1f} GB/s, matmul {rate['operations_per_second'] / 1e9:.0f} Gop/s"
     )
     table = Table(
-        "nodes", "floor ms", "hf ms", "lean ms", "hf/lean", "× floor", "calls hf", "calls lean", "apart"
+        "nodes", "floor ms", "hf ms", "fused ms", "hf/fused", "× floor", "calls hf", "calls fused", "apart"
     )
     for row in figures.passes:
-        hf, lean = row["stacks"]["hf"], row["stacks"]["lean"]
-        times = f"{row['floor_ms']:.2f}", f"{hf['ms']:.2f}", f"{lean['ms']:.2f}", spread(row)
-        calls = str(hf["operators"]), str(lean["operators"])
+        hf, fused = row["stacks"]["transformers"], row["stacks"]["fused"]
+        times = f"{row['floor_ms']:.2f}", f"{hf['ms']:.2f}", f"{fused['ms']:.2f}", spread(row)
+        calls = str(hf["operators"]), str(fused["operators"])
         table.add_row(
             str(row["nodes"]),
             *times,
-            f"{lean['times_floor']:.2f}",
+            f"{fused['times_floor']:.2f}",
             *calls,
             f"{row['largest_difference']:.1e}",
         )
@@ -541,23 +545,23 @@ def show(figures: Figures) -> None:
 
 
 def show_rounds(console: Console, rows: list[dict[str, Any]]) -> None:
-    columns = ["method", "floor ms", "τ", "hf ms/round", "lean ms/round", "hf/lean", "lean ms/token"]
-    stacks = Table(*columns, "generate/lean", "outside")
+    columns = ["method", "floor ms", "τ", "hf ms/round", "fused ms/round", "hf/fused", "fused ms/token"]
+    stacks = Table(*columns, "generate/fused", "outside")
     whole = Table("whole rounds", "τ", "ms/round", "× floor", "ms/token", "host share")
     generate, *methods = rows
     stacks.add_row("HF generate", "", "", "", "", "", f"{generate['ms_per_token']:.2f}")
     for row in methods:
-        hf, lean, work = row["hf"], row["lean"], row[WHOLE]
+        hf, fused, work = row["transformers"], row["fused"], row[WHOLE]
         stacks.add_row(
             row["method"],
             f"{row['floor_ms']:.2f}",
-            f"{lean['tau']:.2f}",
+            f"{fused['tau']:.2f}",
             f"{hf['ms_per_round']:.2f}",
-            f"{lean['ms_per_round']:.2f}",
+            f"{fused['ms_per_round']:.2f}",
             spread(row),
-            f"{lean['ms_per_token']:.2f}",
+            f"{fused['ms_per_token']:.2f}",
             spread(row["lean_over_generate"]),
-            f"{lean['outside']:.1%}",
+            f"{fused['outside']:.1%}",
         )
         figures = (f"{work[name]:.2f}" for name in ("tau", "ms_per_round", "times_floor", "ms_per_token"))
         share = f"{work['host_share']:.1%}" if "host_share" in work else "no CUDA"
@@ -626,7 +630,7 @@ def main(
     }
     figures = Figures({**setting, **environment(bench.model.device)})
     start = time.perf_counter()
-    LeanTarget(bench.model)
+    FusedTarget(bench.model)
     figures.setting["lean_start_seconds"] = round(time.perf_counter() - start, 3)
     figures.roofline = roofline(bench)
     figures.passes = list(passes(bench, figures.roofline, widths))

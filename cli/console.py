@@ -36,7 +36,7 @@ class OutputClosed(click.ClickException):
 
 
 def write(text: str) -> None:
-    """Write to stdout at once, or end without a traceback when nobody reads it any more."""
+    """Write to stdout at once, or end without a traceback when background reads it any more."""
     if sys.stdout is None or sys.stdout.closed:
         raise OutputClosed("standard output is closed, the answer has nowhere to go")
     try:

@@ -95,7 +95,7 @@ def joined(pair: Pair, given: dict[str, Any]) -> tuple[Pair, str]:
 
 def folder_of(pair: Pair) -> Path | None:
     """Of the drafter, where it has one; that it has none was said when it was loaded."""
-    from .contest import drafter_folder
+    from .experiment import drafter_folder
 
     try:
         folder = drafter_folder(pair)

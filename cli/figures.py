@@ -9,11 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from reanchor.benchmark import costs
+from reanchor.benchmark import pass_latency
 from reanchor.benchmark.ablations import ABLATIONS
+from reanchor.benchmark.aggregation import Cell, cells
 from reanchor.benchmark.comparison import Contrast
 from reanchor.benchmark.findings import break_even, findings, gains, place_of
-from reanchor.benchmark.report import Cell, cells
 from reanchor.benchmark.results import Results
 
 STAGES = ("draft", "assemble", "verify", "commit", "other")
@@ -56,7 +56,7 @@ def added(cell: Cell) -> dict[str, Any]:
 
 
 def cost_rows(given: dict[str, Any]) -> list[dict[str, Any]]:
-    measured = costs.from_dict(given)
+    measured = pass_latency.from_dict(given)
     return [
         {"nodes": nodes, "blocks": blocks, "break_even": measured.break_even(nodes, blocks)}
         for nodes in measured.verify

@@ -10,13 +10,13 @@ import click
 from reanchor.config import DecodeConfig, SamplingConfig
 
 from .console import console, say, usage_errors, write
-from .options import options, pair_options, take
+from .options import config_from, options, pair_options
 from .prompt import prompt_ids, read_prompt, thinks
 
 if TYPE_CHECKING:
     from reanchor.loading import Pair
 
-    from .run import Request, Run
+    from .decode_run import DecodeRun, Request
 
 
 @click.command()
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     "--compare", is_flag=True, help="Also run plain decoding, DFlash and ReAnchor on the same prompt."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the answer.")
-@click.option("--show-trie", is_flag=True, help="Draw the rounds: where each committed token came from.")
-@click.option("--show-round", type=int, help="Draw the trie of this round too.")
+@click.option("--show-tree", is_flag=True, help="Draw the rounds: where each committed token came from.")
+@click.option("--show-round", type=int, help="Draw the tree of this round too.")
 def generate(**given: Any) -> None:
     """Answer a prompt with a target and a drafter that speeds it up without changing what it says."""
     with usage_errors():
-        config, sampling = take(DecodeConfig, given), take(SamplingConfig, given)
+        config, sampling = config_from(DecodeConfig, given), config_from(SamplingConfig, given)
         if "" in given["stop"]:
             raise ValueError("--stop '' would stop at once; give the text to stop after")
         text = read_prompt(given["prompt"], given["prompt_file"])
@@ -52,17 +52,17 @@ def answer(text: str, config: DecodeConfig, sampling: SamplingConfig, given: dic
         pair = load(config, given)
     config = config.on(pair.target.device.type)
     from .answer import AnswerStream
-    from .run import Request, run
+    from .decode_run import Request, run_method
 
     warn_of_thinking(pair, given)
     ids = prompt_ids(text, pair.tokenizer, given["raw"], given["system"], given["thinking"])
     request = Request(ids, sampling, given["stop"])
     if given["compare"]:
-        from .comparison import warm_up
+        from .compare import warm_up
 
         warm_up(pair, request, config)
     streamer = None if given["as_json"] else AnswerStream(pair.tokenizer, write)
-    done = run(pair, request, config, streamer)
+    done = run_method(pair, request, config, streamer)
     report(done, pair, request, given)
 
 
@@ -101,14 +101,14 @@ def warn_of_thinking(pair: Pair, given: dict[str, Any]) -> None:
         say(f"warning: {warning}")
 
 
-def report(done: Run, pair: Pair, request: Request, given: dict[str, Any]) -> None:
+def report(done: DecodeRun, pair: Pair, request: Request, given: dict[str, Any]) -> None:
     from .summary import as_object, summary
 
     printed = as_object(
         done, pair, {"target": given["target"], "drafter": given["drafter"], **request.to_dict()}
     )
     console.print(summary(done, pair))
-    if given["show_trie"] or given["show_round"] is not None:
+    if given["show_tree"] or given["show_round"] is not None:
         draw(done, pair, given["show_round"])
     if given["compare"]:
         printed["compare"] = compare(done, pair, request)
@@ -116,21 +116,19 @@ def report(done: Run, pair: Pair, request: Request, given: dict[str, Any]) -> No
         write(json.dumps(printed, ensure_ascii=False) + "\n")
 
 
-def draw(done: Run, pair: Pair, number: int | None) -> None:
-    from .rounds import chosen, legend, rounds_table, trie
+def draw(done: DecodeRun, pair: Pair, number: int | None) -> None:
+    from .round_view import chosen_round, draw_tree, legend, rounds_table
 
-    console.print(rounds_table(done.steps, pair.tokenizer))
+    console.print(rounds_table(done.rounds, pair.tokenizer))
     console.print(legend())
     if number is not None:
-        console.print(trie(chosen(done.steps, number), number, pair.tokenizer))
+        console.print(draw_tree(chosen_round(done.rounds, number), number, pair.tokenizer))
 
 
-def compare(done: Run, pair: Pair, request: Request) -> dict[str, Any]:
-    from . import comparison
+def compare(done: DecodeRun, pair: Pair, request: Request) -> dict[str, Any]:
+    from . import compare
 
-    runs = comparison.others(pair, request, done)
-    verdicts = {
-        method: comparison.verdict(pair, request, runs["plain"], each) for method, each in runs.items()
-    }
-    console.print(comparison.table(runs, verdicts))
-    return comparison.as_object(runs, verdicts)
+    runs = compare.run_other_methods(pair, request, done)
+    verdicts = {method: compare.verdict(pair, request, runs["plain"], each) for method, each in runs.items()}
+    console.print(compare.table(runs, verdicts))
+    return compare.as_object(runs, verdicts)

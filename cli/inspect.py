@@ -16,7 +16,7 @@ from .console import usage_errors, write
 def inspect(checkpoint: str, as_json: bool) -> None:
     """Say what a drafter's checkpoint is: CHECKPOINT is a folder, a hub id, or demo."""
     with usage_errors():
-        from reanchor.drafters.report import inspect_drafter
+        from reanchor.drafters.inspection import inspect_drafter
 
         found = inspect_drafter(checkpoint)
     write(json.dumps(found) + "\n" if as_json else table(found))

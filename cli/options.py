@@ -40,7 +40,7 @@ def option_type(hint: Any) -> Any:
     return click.Choice(get_args(hint)) if get_origin(hint) is Literal else hint
 
 
-def take(config: type[C], given: dict[str, Any]) -> C:
+def config_from(config: type[C], given: dict[str, Any]) -> C:
     """Build a config of its own options, removing them from `given`; a field without one has its default."""
     named = [knob.name for knob in fields(config) if knob.name in given]  # type: ignore[arg-type]
     return config(**{name: given.pop(name) for name in named})

@@ -10,8 +10,8 @@ from rich.columns import Columns
 from rich.console import RenderableType
 from rich.text import Text
 
-from reanchor.benchmark.record import Record
-from reanchor.benchmark.report import PLAIN, totals
+from reanchor.benchmark.aggregation import PLAIN, totals
+from reanchor.benchmark.record import PromptRecord
 from reanchor.benchmark.results import Results
 
 from .console import console
@@ -52,12 +52,12 @@ class Progress:
     def __exit__(self, *_error: Any) -> None:
         self.bar.stop()
 
-    def advance(self, record: Record) -> None:
+    def advance(self, record: PromptRecord) -> None:
         self.add(record)
         self.bar.figures = self.so_far()
         self.bar.update(self.task, advance=1)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: PromptRecord) -> None:
         for method in record.methods:
             sums = self.sums.setdefault(method, [0.0, 0.0, 0.0])
             for index, each in enumerate(totals([record], method)):
@@ -67,17 +67,18 @@ class Progress:
 
     def so_far(self) -> list[str]:
         """tau and speed-up of every speculative method over all prompts measured; a faulty one has no speed-up."""
-        pace = {
+        throughput = {
             name: seconds / tokens for name, (tokens, _, seconds) in self.sums.items() if tokens and seconds
         }
         plain = min(
-            (pace[name] for name in PLAIN if name in pace and not self.faults.get(name)), default=None
+            (throughput[name] for name in PLAIN if name in throughput and not self.faults.get(name)),
+            default=None,
         )
         said = []
         for name, (tokens, passes, _) in self.sums.items():
-            if name in PLAIN or name not in pace or not passes:
+            if name in PLAIN or name not in throughput or not passes:
                 continue
             faults = self.faults.get(name)
-            speed = f" {faults} faults" if faults else f" {plain / pace[name]:.2f}×" if plain else ""
+            speed = f" {faults} faults" if faults else f" {plain / throughput[name]:.2f}×" if plain else ""
             said.append(f"{name} τ {tokens / passes:.2f}{speed}")
         return said

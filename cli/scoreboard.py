@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reanchor.benchmark import costs, paper
+from reanchor.benchmark import paper, pass_latency
 from reanchor.benchmark.ablations import ABLATIONS
+from reanchor.benchmark.aggregation import ALL, Cell, cells
 from reanchor.benchmark.answers import unjudged
 from reanchor.benchmark.comparison import Contrast
 from reanchor.benchmark.findings import break_even, gains
-from reanchor.benchmark.report import ALL, Cell, cells
 from reanchor.benchmark.results import Results
 from reanchor.benchmark.sweep import methods_in, parse
 
-from .entries import SHOWN, entry, shown, speed, spread
-from .grid import Grid
+from .cells import SHOWN, entry, shown, speed, spread
+from .data_table import DataTable
 from .studies import ablation_grids, cost_grids, sweep_grid
 from .summary import number, percent
 
 SCREENFUL = 20  # differences that a terminal is given
 
 
-def grids(results: Results, named: bool = False) -> list[Grid]:
+def grids(results: Results, named: bool = False) -> list[DataTable]:
     """What a results file has to show; `named` where tables of several files stand together."""
     found, header = cells(results.records), results.header
     title = f"{header['target']} + {header['drafter']}, {header['dtype']}"
@@ -38,15 +38,15 @@ def grids(results: Results, named: bool = False) -> list[Grid]:
         for text in header["sweep"]:
             swept = parse(text, methods_in(header["methods"], parse(text).knob))
             made += [sweep_grid(found, swept, at) for at in temperatures]
-        return [*made, *overall(found), *cost_grids(costs.from_dict(header["costs"])), *after]
+        return [*made, *overall(found), *cost_grids(pass_latency.from_dict(header["costs"])), *after]
     return [*made, *(detail_grid(found, dataset, temperature) for dataset, temperature in parts), *after]
 
 
-def main_grid(found: Sequence[Cell], temperature: float, title: str) -> Grid:
+def main_grid(found: Sequence[Cell], temperature: float, title: str) -> DataTable:
     """Datasets across, methods down, tau / speed-up in every cell, the best in bold."""
     chosen = [each for each in found if each.temperature == temperature]
     datasets = list(dict.fromkeys(each.dataset for each in chosen))
-    grid = Grid(f"{title}, T={temperature:g}: τ / speed-up over plain", ["method", *datasets])
+    grid = DataTable(f"{title}, T={temperature:g}: τ / speed-up over plain", ["method", *datasets])
     by = {(each.method, each.dataset): each for each in chosen}
     for method in dict.fromkeys(each.method for each in chosen):
         row = []
@@ -87,18 +87,18 @@ DETAILS: dict[str, Callable[[Cell], str]] = {
 }
 
 
-def detail_grid(found: Sequence[Cell], dataset: str, temperature: float) -> Grid:
+def detail_grid(found: Sequence[Cell], dataset: str, temperature: float) -> DataTable:
     """Everything else about one dataset: methods down."""
     greedy = temperature == 0 and dataset in paper.FULL_ROUNDS  # the paper's are of greedy decoding
     note = f"; the paper has {paper.FULL_ROUNDS[dataset]} full rounds" if greedy else ""
-    grid = Grid(f"{dataset}, T={temperature:g}, ± half a 95 % interval{note}", list(DETAILS))
+    grid = DataTable(f"{dataset}, T={temperature:g}, ± half a 95 % interval{note}", list(DETAILS))
     for each in found:
         if (each.dataset, each.temperature) == (dataset, temperature):
             grid.add(*(column(each) for column in DETAILS.values()))
     return grid
 
 
-def overall(found: Sequence[Cell]) -> list[Grid]:
+def overall(found: Sequence[Cell]) -> list[DataTable]:
     """Everything else about the datasets together, which come last."""
     last = {each.temperature: each.dataset for each in found}
     return [detail_grid(found, dataset, temperature) for temperature, dataset in last.items()]
@@ -117,13 +117,13 @@ def right(cell: Cell) -> str:
     return ", ".join(part for part in (judged, f"{cell.cut} cut" * bool(cell.cut)) if part)
 
 
-def difference_grids(results: Results) -> list[Grid]:
+def difference_grids(results: Results) -> list[DataTable]:
     """Every difference to plain decoding, faults first; nothing where there is none."""
     found = [(record, each) for record in results.records for each in record.differences]
     if not found:
         return []
     faults = sum(each.fault for _, each in found)
-    grid = Grid(
+    grid = DataTable(
         f"{len(found)} outputs that differ from plain decoding: {len(found) - faults} ties, {faults} faults",
         ["prompt", "method", "turn", "token", "gap", "loss", "noise", "kind"],
         keys=2,
@@ -141,9 +141,9 @@ def difference_grids(results: Results) -> list[Grid]:
     return [grid]
 
 
-def contrast_grid(found: Sequence[Contrast], names: tuple[str, str]) -> Grid:
+def contrast_grid(found: Sequence[Contrast], names: tuple[str, str]) -> DataTable:
     """Two runs, method by method; p from a paired test over prompts."""
-    grid = Grid(
+    grid = DataTable(
         f"A: {names[0]}, B: {names[1]}",
         ["dataset, T, method", "prompts", "τ A → B", "p", "tokens/s B/A", "p", "speed-up A → B", "p"],
     )

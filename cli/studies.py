@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from reanchor.benchmark import paper
 from reanchor.benchmark.ablations import Ablation
-from reanchor.benchmark.costs import Costs
-from reanchor.benchmark.findings import MEAN, Finding, break_even, findings
-from reanchor.benchmark.report import Cell
+from reanchor.benchmark.aggregation import Cell
+from reanchor.benchmark.findings import MEAN, AblationResult, break_even, findings
+from reanchor.benchmark.pass_latency import PassLatency
 from reanchor.benchmark.sweep import Sweep, worded
 from reanchor.config import DEFAULT_NODES
 
-from .entries import entry, speed
-from .grid import Grid
+from .cells import entry, speed
+from .data_table import DataTable
 from .summary import number
 
 
-def ablation_grids(found: Sequence[Cell], ablation: Ablation, title: str) -> list[Grid]:
+def ablation_grids(found: Sequence[Cell], ablation: Ablation, title: str) -> list[DataTable]:
     """One a temperature: rows as in the paper, datasets across, their mean, and what the paper's text says."""
     every = findings(found, ablation)
     return [
@@ -26,12 +26,14 @@ def ablation_grids(found: Sequence[Cell], ablation: Ablation, title: str) -> lis
     ]
 
 
-def ablation_grid(found: Sequence[Cell], rows: Sequence[Finding], ablation: Ablation, title: str) -> Grid:
+def ablation_grid(
+    found: Sequence[Cell], rows: Sequence[AblationResult], ablation: Ablation, title: str
+) -> DataTable:
     temperature = rows[0].temperature
     datasets = list(dict.fromkeys(each.dataset for each in rows))
     compared = temperature == paper.TEMPERATURE
     said = compared and bool(ablation.paper)
-    grid = Grid(f"{ablation.title}: {title}, T={temperature:g}", ["", *datasets, *["paper"] * said])
+    grid = DataTable(f"{ablation.title}: {title}, T={temperature:g}", ["", *datasets, *["paper"] * said])
     for name in dict.fromkeys(each.row for each in rows):
         own = [each for each in rows if each.row == name]
         texts = [share_text(each) if ablation.shares else length_text(each, rows, found) for each in own]
@@ -44,12 +46,12 @@ def ablation_grid(found: Sequence[Cell], rows: Sequence[Finding], ablation: Abla
     return grid
 
 
-def share_text(each: Finding) -> str:
+def share_text(each: AblationResult) -> str:
     shown = "–" if each.value is None else f"{each.value:.1%}"
     return shown if each.of is None else f"{shown} ({each.part}/{each.of})"
 
 
-def length_text(each: Finding, rows: Sequence[Finding], found: Sequence[Cell]) -> str:
+def length_text(each: AblationResult, rows: Sequence[AblationResult], found: Sequence[Cell]) -> str:
     """The acceptance length, or by how much it is longer, and the speed; a mean has no speed."""
     rivals = {other.row: other.value for other in rows if other.dataset == each.dataset}
     if each.dataset == MEAN:
@@ -64,10 +66,10 @@ def length_text(each: Finding, rows: Sequence[Finding], found: Sequence[Cell]) -
     return entry(own, cells, lambda cell: rivals[cell.method])
 
 
-def sweep_grid(found: Sequence[Cell], sweep: Sweep, temperature: float) -> Grid:
+def sweep_grid(found: Sequence[Cell], sweep: Sweep, temperature: float) -> DataTable:
     """Values down; for each method acceptance, speed and the nodes it really used, over all datasets."""
     figures = ("τ", "speed-up", "nodes", "break-even τ")
-    grid = Grid(
+    grid = DataTable(
         f"{sweep.knob}, T={temperature:g}",
         [sweep.knob, *(f"{method} {figure}" for method in sweep.methods for figure in figures)],
     )
@@ -87,17 +89,17 @@ def sweep_texts(cell: Cell) -> list[str]:
     return [number(cell.tau), speed(cell), number(cell.nodes_per_round, 1), number(break_even(cell))]
 
 
-def cost_grids(measured: Costs) -> list[Grid]:
+def cost_grids(measured: PassLatency) -> list[DataTable]:
     """The two curves, and the acceptance length that a round of each size must have."""
     blocks = list(measured.draft)
-    verify = Grid(
+    verify = DataTable(
         f"one verify pass behind {measured.context} tokens, and the τ at which a round breaks even",
         ["nodes", "ms", "times one node", *(f"{count} block{'s' * (count > 1)}" for count in blocks)],
     )
     for nodes, seconds in measured.verify.items():
         even = [number(measured.break_even(nodes, count)) for count in blocks]
         verify.add(str(nodes), number(seconds * 1000), number(seconds / measured.verify[1]), *even)
-    draft = Grid("one draft", ["blocks", "ms", "times one block"])
+    draft = DataTable("one draft", ["blocks", "ms", "times one block"])
     for count, seconds in measured.draft.items():
         draft.add(str(count), number(seconds * 1000), number(seconds / measured.draft[1]))
     return [verify, draft]

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from reanchor.loading import Pair
 
-from .run import Run
+from .decode_run import DecodeRun
 
 STAGES = ("draft", "assemble", "verify", "commit", "other")
 
@@ -22,7 +22,7 @@ def setting(pair: Pair) -> dict[str, str]:
     }
 
 
-def figures(run: Run) -> dict[str, str]:
+def figures(run: DecodeRun) -> dict[str, str]:
     """The rows of the summary."""
     stats = run.stats.to_dict(rounds=False)
     return {
@@ -38,27 +38,27 @@ def figures(run: Run) -> dict[str, str]:
     }
 
 
-def summary(run: Run, pair: Pair) -> Table:
+def summary(run: DecodeRun, pair: Pair) -> Table:
     table = Table(
         title=f"reanchor generate, method {run.config.method}", show_header=False, title_justify="left"
     )
-    for name, value in {**figures(run), **setting(pair), **stack(run), **attention(run)}.items():
+    for name, value in {**figures(run), **setting(pair), **forward_rows(run), **attention(run)}.items():
         table.add_row(name, value)
     return table
 
 
-def attention(run: Run) -> dict[str, str]:
+def attention(run: DecodeRun) -> dict[str, str]:
     """The backends that did the work, then a row for each that declined."""
     declined = {f"  {name} declined": "; ".join(why) for name, why in run.attention["declined"].items()}
     return {"attention": ", ".join(run.attention["used"]) or "–", **declined}
 
 
-def stack(run: Run) -> dict[str, str]:
-    """Whose forward pass the target's was, and a row with the reason where the lean one declined."""
-    why = run.stack["declined"]
-    used = f"{run.stack['used']}{', matrices packed' if run.stack.get('packed') else ''}"
-    rows = {"forward pass": used, **({"  lean declined": why} if why else {})}
-    return {**rows, **graphs(run.stack["graphs"])} if "graphs" in run.stack else rows
+def forward_rows(run: DecodeRun) -> dict[str, str]:
+    """Whose forward pass the target's was, and a row with the reason where the fused one declined."""
+    why = run.forward["declined"]
+    used = f"{run.forward['used']}{', matrices packed' if run.forward.get('packed') else ''}"
+    rows = {"forward pass": used, **({"  fused declined": why} if why else {})}
+    return {**rows, **graphs(run.forward["graphs"])} if "graphs" in run.forward else rows
 
 
 def graphs(report: dict[str, Any]) -> dict[str, str]:
@@ -85,7 +85,7 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
 
 
-def as_object(run: Run, pair: Pair, names: dict[str, Any]) -> dict[str, Any]:
+def as_object(run: DecodeRun, pair: Pair, names: dict[str, Any]) -> dict[str, Any]:
     """What --json prints."""
     import reanchor
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reanchor.training.config import TrainConfig
+from reanchor.training.drafter_shape import DrafterShape
 from reanchor.training.record_config import RecordConfig
-from reanchor.training.shape import Shape
+from reanchor.training.train_config import TrainConfig
 
 from .console import say, usage_errors
-from .options import options, take
+from .options import config_from, options
 
 if TYPE_CHECKING:
-    from reanchor.training.recording import Question
+    from reanchor.training.recording import PendingPrompt
 
 
 @click.group()
@@ -110,7 +110,7 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
 def responses(**given: Any) -> None:
     """Let the target answer prompts, once, for all training on them."""
     with mistakes():
-        config = take(RecordConfig, given)
+        config = config_from(RecordConfig, given)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("responses are recorded by one process: start this stage without a launcher")
         from reanchor.loading import load_target
@@ -123,10 +123,10 @@ def responses(**given: Any) -> None:
     click.echo(given["out"])
 
 
-def questions(given: dict[str, Any], tokenizer: Any) -> list[Question]:
+def questions(given: dict[str, Any], tokenizer: Any) -> list[PendingPrompt]:
     """The first turn of every prompt: what later turns would be said to is not known yet."""
     from reanchor.datasets import load_file, load_set
-    from reanchor.training.recording import Question
+    from reanchor.training.recording import PendingPrompt
 
     from .prompt import prompt_ids
 
@@ -140,7 +140,7 @@ def questions(given: dict[str, Any], tokenizer: Any) -> list[Question]:
     if doubled:  # their prompts would have the same keys
         raise ValueError(f"two sets are called {', '.join(doubled)}; rename one of the files")
     return [
-        Question(
+        PendingPrompt(
             f"{each.name}/{prompt.id}",
             each.name,
             prompt_ids(prompt.turns[0], tokenizer, given["raw"], thinking=given["thinking"]),
@@ -153,11 +153,11 @@ def questions(given: dict[str, Any], tokenizer: Any) -> list[Question]:
 @train.command()
 @common
 @click.option("--init", help="Drafter to start from: folder, hub id, or demo.  [default: a new one]")
-@options(Shape)
+@options(DrafterShape)
 @options(TrainConfig)
 def drafter(**given: Any) -> None:
     """Train a DFlash or Markov baseline."""
-    run(carryover=False, shape=take(Shape, given), **given)
+    run(carryover=False, shape=config_from(DrafterShape, given), **given)
 
 
 @train.command()
@@ -166,19 +166,19 @@ def drafter(**given: Any) -> None:
 @options(TrainConfig)
 def carryover(**given: Any) -> None:
     """Teach a baseline to read rejected states."""
-    run(carryover=True, shape=Shape(), **given)
+    run(carryover=True, shape=DrafterShape(), **given)
 
 
 def run(carryover: bool, target: str, dtype: str, device: str | None, init: str | None, **given: Any) -> None:
     with mistakes():
-        config = take(TrainConfig, given)
+        config = config_from(TrainConfig, given)
         check_installed()
         from reanchor.loading import load_target
-        from reanchor.training.run import Job, train
+        from reanchor.training.jobs import TrainingJob, train
 
         first = os.environ.get("RANK", "0") == "0"
         model, _ = load_target(target, dtype, own_device(device), say)
-        job = Job(start=init, carryover=carryover, config=config, target=target, **given)
+        job = TrainingJob(start=init, carryover=carryover, config=config, target=target, **given)
         folder = train(job, model.requires_grad_(False), say if first else quiet)
     if first:
         click.echo(folder)

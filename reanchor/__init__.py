@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reanchor.config import DecodeConfig as DecodeConfig
     from reanchor.config import SamplingConfig as SamplingConfig
-    from reanchor.core import Step as Step
+    from reanchor.core import Round as Round
     from reanchor.decoder import SpeculativeDecoder as SpeculativeDecoder
     from reanchor.generator import ReAnchorGenerator as ReAnchorGenerator
     from reanchor.generator import ReAnchorOutput as ReAnchorOutput
@@ -19,20 +19,20 @@ _HOME = {
     "DecodeConfig": "config",
     "ReAnchorGenerator": "generator",
     "ReAnchorOutput": "generator",
+    "Round": "core",
     "SamplingConfig": "config",
     "SpeculativeDecoder": "decoder",
     "Stats": "stats",
-    "Step": "core",
-    "load_drafter": "drafters.loading",
+    "load_drafter": "drafters.load",
 }
 __all__ = [
     "DecodeConfig",
     "ReAnchorGenerator",
     "ReAnchorOutput",
+    "Round",
     "SamplingConfig",
     "SpeculativeDecoder",
     "Stats",
-    "Step",
     "load_drafter",
 ]
 

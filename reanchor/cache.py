@@ -1,6 +1,6 @@
-"""The target's keys and values: committed rows stay in place, trie rows stand behind them until one path is kept.
+"""The target's keys and values: committed rows stay in place, tree rows stand behind them until one path is kept.
 
-It is an HF cache, so any HF model writes to it; it knows nothing of tries beyond the path it is told to keep.
+It is an HF cache, so any HF model writes to it; it knows nothing of trees beyond the path it is told to keep.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TreeLayer(CacheLayerMixin):
         self.index = index
 
     def belong_to(self, cache: TreeCache) -> None:
-        """Without a cycle: rows are free as soon as nobody holds the cache, so that the next decode has them."""
+        """Without a cycle: rows are free as soon as background holds the cache, so that the next decode has them."""
         self._cache: weakref.ref[TreeCache] | None = weakref.ref(cache)
 
     @property

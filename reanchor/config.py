@@ -13,9 +13,9 @@ Attach = Literal["earliest", "fixed", "longest", "random", "all"]
 Retention = Literal["first", "longest"]
 Scope = Literal["full", "in_block", "extension"]
 VerifierPath = Literal["off", "path", "attach"]
-Stochastic = Literal["auto", "race", "sample", "rejection"]
+SamplingMode = Literal["auto", "coupled", "exact-match", "rejection"]
 AttentionChoice = Literal["auto", "triton", "flash", "sdpa", "reference"]
-StackChoice = Literal["auto", "hf", "lean"]
+ForwardChoice = Literal["auto", "transformers", "fused"]
 KINDS: dict[type, tuple[str, type]] = {
     bool: ("true or false", bool),
     int: ("a whole number", numbers.Integral),
@@ -62,7 +62,7 @@ class DecodeConfig:
 
     method: Method | None = knob(
         None,
-        "What a round verifies: the best trie of every source's candidates, the baseline and shifted blocks, the "
+        "What a round verifies: the best tree of every source's candidates, the baseline and shifted blocks, the "
         "baseline alone, the likeliest tree of its candidates, or nothing.  [default: auto on a CPU, where it was "
         "measured, unless a rule of reanchor's is given; reanchor elsewhere]",
     )
@@ -76,22 +76,22 @@ class DecodeConfig:
         None,
         "The baseline block reads the rejected states of the last round.  [default: when the drafter was trained to]",
     )
-    carry_shifted: bool = knob(False, "Shifted blocks, too, read the rejected states beyond their own.")
-    stochastic: Stochastic = knob(
+    carryover_shifted: bool = knob(False, "Shifted blocks, too, read the rejected states beyond their own.")
+    sampling_mode: SamplingMode = knob(
         "auto",
         "How drafts are made and judged at a temperature: those that the numbers of the target's draw favour, or the "
         "likeliest, against the target's own draw; or by the ratio of the target's and the drafter's distributions "
-        "(methods dflash and ddtree). auto: race with method auto, else sample.",
+        "(methods dflash and ddtree). auto: coupled with method auto, else exact-match.",
     )
     max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
         None,
-        f"Most trie nodes a round verifies, anchor included; up to {MOST_NODES}.  [default: no limit; ddtree and "
+        f"Most tree nodes a round verifies, anchor included; up to {MOST_NODES}.  [default: no limit; ddtree and "
         "auto 64]",
     )
-    attention: AttentionChoice = knob("auto", "Attention over tries and blocks; auto: the first that can.")
-    stack: StackChoice = knob(
-        "auto", "Forward pass of the target: transformers' own, or the lean one where a model allows it."
+    attention: AttentionChoice = knob("auto", "Attention over trees and blocks; auto: the first that can.")
+    forward: ForwardChoice = knob(
+        "auto", "Forward pass of the target: transformers' own, or the fused one where a model allows it."
     )
     graphs: bool = knob(
         False,
@@ -108,14 +108,14 @@ class DecodeConfig:
                 f"{ruled[0]} {getattr(self, ruled[0])!r} is a rule of method 'reanchor', and method 'auto' prices "
                 "every place: use method reanchor, or leave it out"
             )
-        if self.stochastic == "rejection" and self.method is None:
+        if self.sampling_mode == "rejection" and self.method is None:
             raise ValueError(
-                "stochastic 'rejection' judges tokens drawn from one block: use method dflash or ddtree"
+                "sampling_mode 'rejection' judges tokens drawn from one block: use method dflash or ddtree"
             )
-        if self.stochastic == "rejection" and self.method in UNDRAWN:
+        if self.sampling_mode == "rejection" and self.method in UNDRAWN:
             raise ValueError(
-                f"stochastic 'rejection' judges tokens drawn from one block, and method {self.method!r} "
-                f"{UNDRAWN[self.method]}: use method dflash or ddtree, or stochastic 'sample'"
+                f"sampling_mode 'rejection' judges tokens drawn from one block, and method {self.method!r} "
+                f"{UNDRAWN[self.method]}: use method dflash or ddtree, or sampling_mode 'exact-match'"
             )
         if self.max_shifts is not None and self.max_shifts < 0:
             raise ValueError(f"max_shifts must not be negative, got {self.max_shifts}")
@@ -136,9 +136,9 @@ class DecodeConfig:
         return replace(self, method="auto" if device == "cpu" and not self.rules_given() else "reanchor")
 
     @property
-    def races(self) -> bool:
+    def couples(self) -> bool:
         """Are drafts at a temperature to win the target's own race?"""
-        return self.stochastic == "race" or (self.stochastic == self.method == "auto")
+        return self.sampling_mode == "coupled" or (self.sampling_mode == self.method == "auto")
 
     @property
     def node_budget(self) -> int | None:

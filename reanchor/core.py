@@ -1,6 +1,6 @@
 """The few values that travel between the rooms; it knows no model, no clock and no text.
 
-Letters, used in every shape comment of the project: P prompt, C committed context, N trie nodes, B block
+Letters, used in every shape comment of the project: P prompt, C committed context, N tree nodes, B block
 size, K proposals a block yields, n retained states, V vocabulary, H hidden size, Dc width of the concatenated
 taps. Batch size is one everywhere: a row of a batch is a call of its own.
 """
@@ -50,7 +50,7 @@ class Draft:
         None  # [K, V] what each proposal of the baseline was drawn from; None: argmax
     )
     confidence: Tensor | None = None  # [blocks, K] P(accepted | all before accepted), from a head made for it
-    raced: bool = False  # tokens and log-probabilities are what the numbers of the target's draw favour
+    coupled: bool = False  # tokens and log-probabilities are what the numbers of the target's draw favour
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerifyResult:
     """What the target accepted of a tree. `path` and `tokens` have the same length, at least one."""
 
     path: list[int]  # the root and the accepted nodes, in depth order; their rows stay in the caches
@@ -95,7 +95,7 @@ class Verdict:
 class Plan:
     """What one round was given, and why.
 
-    name: plain, known (a trie of what is known without drafting), baseline or shifted; rule with other methods.
+    name: plain, known (a tree of what is known without drafting), baseline or shifted; rule with other methods.
     why: fixed (a budget was given), pays (most expected tokens per second) or probe (not seen for long).
     """
 
@@ -105,12 +105,12 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Step:
+class Round:
     """One round as its consumer sees it; the prefill is a round that proposes nothing."""
 
     tokens: list[int]  # committed, in order; the last is the bonus unless a draft ended the decoding
     tree: Tree
-    verdict: Verdict
+    result: VerifyResult
     drafted: int  # blocks drafted
     retained: int  # states retained from the round before
     stopped: bool
@@ -123,21 +123,21 @@ class Step:
     def origins(self) -> list[int]:
         """Where each committed token came from; ROOT stands for the bonus."""
         last = self.tree.children.get(
-            (self.verdict.path[-1], self.tokens[-1])
+            (self.result.path[-1], self.tokens[-1])
         )  # a draft that ended the decoding
-        nodes = [*self.verdict.path[1:], 0 if last is None else last]
+        nodes = [*self.result.path[1:], 0 if last is None else last]
         return [self.tree.origins[node] for node in nodes]
 
     @property
     def edges(self) -> list[tuple[float, bool]]:
         """Method auto: (price, was it taken) of every edge whose parent was accepted and judged."""
-        values, path = self.tree.values, set(self.verdict.path)
+        values, path = self.tree.values, set(self.result.path)
         if not values:
             return []
         return [
             (round(values[node] / values[parent], 4) if values[parent] else 0.0, node in path)
             for node, parent in enumerate(self.tree.parents)
-            if parent in path and not (self.stopped and parent == self.verdict.path[-1])
+            if parent in path and not (self.stopped and parent == self.result.path[-1])
         ]
 
     @property

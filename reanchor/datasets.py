@@ -30,7 +30,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     """A set on the hub: the arguments of `datasets.load_dataset`, and what is made of a row."""
 
     place: tuple[str, ...]
@@ -86,22 +86,24 @@ def only_turn(row: Row) -> list[str]:
     return [row["prompt"]]
 
 
-def speculators(subset: str) -> Source:
-    return Source(
+def speculators(subset: str) -> DatasetSource:
+    return DatasetSource(
         ("RedHatAI/speculator_benchmarks",), "train", only_turn, files=(f"{subset}.jsonl",), whole=True
     )
 
 
 SOURCES = {
-    "gsm8k": Source(("openai/gsm8k", "main"), "test", lambda row: math_turns(row["question"]), gsm8k_answer),
-    "math500": Source(
+    "gsm8k": DatasetSource(
+        ("openai/gsm8k", "main"), "test", lambda row: math_turns(row["question"]), gsm8k_answer
+    ),
+    "math500": DatasetSource(
         ("HuggingFaceH4/MATH-500",),
         "test",
         lambda row: math_turns(row["problem"]),
         field_of("answer"),
         "unique_id",
     ),
-    "aime25": Source(
+    "aime25": DatasetSource(
         ("MathArena/aime_2025",),
         "train",
         lambda row: math_turns(row["problem"]),
@@ -109,13 +111,13 @@ SOURCES = {
         "problem_idx",
         whole=True,
     ),
-    "humaneval": Source(
+    "humaneval": DatasetSource(
         ("openai/openai_humaneval",), "test", humaneval_turns, field_of("canonical_solution"), "task_id"
     ),
-    "mbpp": Source(
+    "mbpp": DatasetSource(
         ("google-research-datasets/mbpp", "sanitized"), "test", only_turn, field_of("code"), "task_id"
     ),
-    "livecodebench": Source(
+    "livecodebench": DatasetSource(
         ("json",),
         "train",
         livecodebench_turns,
@@ -125,12 +127,12 @@ SOURCES = {
             for part in ("", 2, 3, 4, 5, 6)
         ),
     ),
-    "mt_bench": Source(
+    "mt_bench": DatasetSource(
         ("HuggingFaceH4/mt_bench_prompts",), "train", field_of("prompt"), key="prompt_id", whole=True
     ),
-    "alpaca": Source(("tatsu-lab/alpaca",), "train", alpaca_turns, field_of("output")),
-    "ultrachat": Source(("HuggingFaceH4/ultrachat_200k",), "train_sft", only_turn, key="prompt_id"),
-    "magpie": Source(
+    "alpaca": DatasetSource(("tatsu-lab/alpaca",), "train", alpaca_turns, field_of("output")),
+    "ultrachat": DatasetSource(("HuggingFaceH4/ultrachat_200k",), "train_sft", only_turn, key="prompt_id"),
+    "magpie": DatasetSource(
         ("Magpie-Align/Magpie-Llama-3.1-Pro-300K-Filtered",),
         "train",
         lambda row: [row["instruction"]],
@@ -250,7 +252,7 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def fetch(name: str, source: Source) -> Iterator[Prompt]:
+def fetch(name: str, source: DatasetSource) -> Iterator[Prompt]:
     """Rows of the hub as prompts. ValueError when the library or the network isn't there."""
     try:
         from datasets import load_dataset
@@ -270,7 +272,7 @@ def fetch(name: str, source: Source) -> Iterator[Prompt]:
         yield from_row(name, source, row, number)
 
 
-def from_row(name: str, source: Source, row: Row, number: int) -> Prompt:
+def from_row(name: str, source: DatasetSource, row: Row, number: int) -> Prompt:
     try:
         key = number if source.key is None else row[source.key]
         reference = source.reference(row)

@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from reanchor.calibration import calibrate, timed_stages
 from reanchor.config import DecodeConfig, SamplingConfig
-from reanchor.core import Step
-from reanchor.costs import costs_of, watched
+from reanchor.core import Round
 from reanchor.drafters.base import Drafter, NoDrafter
-from reanchor.graphs.rounds import Whole
+from reanchor.fused.fused_target import silent
+from reanchor.fused.selection import refresh_target, target_for
+from reanchor.graphs.graphed_rounds import GraphedRounds
 from reanchor.loop import Stage, decode, untimed
-from reanchor.proposal.costs import Costs
-from reanchor.sampling import Choice, choice_for
-from reanchor.stack.choice import target_for, target_still
-from reanchor.stack.target import silent
+from reanchor.proposal.latency import LatencyModel
+from reanchor.sampling import TokenSelector, token_selector
 from reanchor.stats import Stopwatch
-from reanchor.target import Target, alone_with
+from reanchor.target import Target, model_lock
 
 
-def carries(drafter: Drafter, config: DecodeConfig) -> bool:
+def uses_carryover(drafter: Drafter, config: DecodeConfig) -> bool:
     """Will the baseline block read rejected states? Raises ValueError when it never learned to."""
     able = bool(getattr(drafter, "carryover", False))
     if config.carryover and not able:
@@ -36,20 +36,22 @@ def carries(drafter: Drafter, config: DecodeConfig) -> bool:
     return able if config.carryover is None else config.carryover
 
 
-def in_turn(steps: Iterator[Step], turn: AbstractContextManager[object], choice: Choice) -> Iterator[Step]:
-    """The same steps, each made in its turn: threads share regions, and a capture is alone on its device.
+def run_exclusively(
+    rounds: Iterator[Round], turn: AbstractContextManager[object], selector: TokenSelector
+) -> Iterator[Round]:
+    """The same rounds, each made in its turn: threads share regions, and a capture is alone on its device.
 
     However it ends, what was drawn for tokens that did not come is given back.
     """
     try:
         while True:
             with turn:
-                step = next(steps, None)
-            if step is None:
+                round_ = next(rounds, None)
+            if round_ is None:
                 return
-            yield step
+            yield round_
     finally:
-        choice.times.close()
+        selector.times.close()
 
 
 class SpeculativeDecoder:
@@ -70,18 +72,18 @@ class SpeculativeDecoder:
         config = (config or DecodeConfig()).on(model.device.type)
         if drafter is None or config.method == "plain":
             drafter, config = NoDrafter(), replace(config, method="plain")
-        self.config, self.drafter = replace(config, carryover=carries(drafter, config)), drafter
-        self._costs: dict[bool, tuple[Target, Costs]] = {}  # of greedy decoding and of sampling
+        self.config, self.drafter = replace(config, carryover=uses_carryover(drafter, config)), drafter
+        self._costs: dict[bool, tuple[Target, LatencyModel]] = {}  # of greedy decoding and of sampling
         self.say = say
-        with alone_with(model):
+        with model_lock(model):
             self.take(target_for(model, tuple(drafter.tap_layers), config, say))
 
     def take(self, target: Target) -> None:
         if getattr(self, "target", None) is not target:
-            self.whole = Whole(target, self.drafter, self.config) if self.config.graphs else None
+            self.whole = GraphedRounds(target, self.drafter, self.config) if self.config.graphs else None
         self.target = target
         if hasattr(self.drafter, "attention"):
-            self.drafter.attention = target.attention  # one choice, and one report of what came of it
+            self.drafter.attention = target.attention  # one selector, and one report of what came of it
 
     def decode(
         self,
@@ -89,43 +91,45 @@ class SpeculativeDecoder:
         sampling: SamplingConfig | None = None,
         *,
         end_ids: tuple[int, ...] = (),
-        choice: Choice | None = None,
+        selector: TokenSelector | None = None,
         stage: Stage = untimed,
-    ) -> Iterator[Step]:
-        """One step a round; the first is the prefill's. Nothing of it is a batch: prompt is [P].
+    ) -> Iterator[Round]:
+        """Rounds in order; the first is the prefill's. Nothing of it is a batch: prompt is [P].
 
-        `choice` replaces `sampling` and `end_ids` when the caller has its own. Raises ValueError for an empty
+        `selector` replaces `sampling` and `end_ids` when the caller has its own. Raises ValueError for an empty
         prompt, one with no room left in the target's context, and ids outside the vocabulary.
         """
         with self.target.alone:
-            self.take(target_still(self.target, self.config, self.say))
+            self.take(refresh_target(self.target, self.config, self.say))
             ids = self.check_prompt(torch.as_tensor(prompt, dtype=torch.long, device=self.target.device))
-            if choice is None:
+            if selector is None:
                 sampling = sampling or SamplingConfig()
                 room = (self.target.context_length or 1 << 62) - len(ids)
                 if sampling.max_new_tokens > room:
                     sampling = replace(sampling, max_new_tokens=room)
-                choice = choice_for(sampling, ids, end_ids)
-            costs = self.costs(choice.sample)
+                selector = token_selector(sampling, ids, end_ids)
+            costs = self.costs(selector.sample)
             if costs is not None:
-                stage = watched(stage, costs, Stopwatch())
-            steps = decode(self.target, self.drafter, ids, choice, self.config, stage, costs, self.whole)
-            return in_turn(steps, nullcontext() if self.whole is None else self.target.alone, choice)
+                stage = timed_stages(stage, costs, Stopwatch())
+            rounds = decode(self.target, self.drafter, ids, selector, self.config, stage, costs, self.whole)
+            return run_exclusively(
+                rounds, nullcontext() if self.whole is None else self.target.alone, selector
+            )
 
-    def stack_report(self) -> dict[str, Any]:
+    def forward_report(self) -> dict[str, Any]:
         """What a summary says: whose forward pass it is and why; with `graphs`, which rounds were whole ones."""
-        report = self.target.stack_report()
+        report = self.target.forward_report()
         if self.whole is not None:
             report["graphs"] = {**report.get("graphs", {}), **self.whole.report()}
         return report
 
-    def costs(self, sample: bool = False) -> Costs | None:
+    def costs(self, sample: bool = False) -> LatencyModel | None:
         """What method auto weighs its rounds by, measured at first use; None where the size of rounds is given."""
         if self.config.method != "auto" or self.config.max_nodes is not None:
             return None
         target, costs = self._costs.get(sample, (None, None))
         if costs is None or target is not self.target:
-            costs = costs_of(self.target, self.drafter, self.config.node_budget or 1, self.say)
+            costs = calibrate(self.target, self.drafter, self.config.node_budget or 1, self.say)
             self._costs[sample] = self.target, costs
         return costs.fresh()
 

@@ -20,13 +20,13 @@ from transformers.generation import (
     StopStringCriteria,
 )
 
-from reanchor.acceptance import AcceptanceWatch
+from reanchor.acceptance_watch import AcceptanceWatch
 from reanchor.cache import TreeCache
 from reanchor.config import DecodeConfig
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.base import Drafter
-from reanchor.rows import for_row
-from reanchor.sampling import Choice, Record
+from reanchor.row_processors import processors_for_row
+from reanchor.sampling import ScoreRecord, TokenSelector
 from reanchor.stats import Recorder, Stats
 
 _MODES = {
@@ -42,7 +42,7 @@ _MODES = {
     "output_hidden_states": (False, "only the layers the drafter reads are kept"),
     "use_cache": (True, "a tree is verified against cached keys and values"),
 }
-_JUDGED = (EosTokenCriteria, MaxLengthCriteria)  # by the choice itself
+_JUDGED = (EosTokenCriteria, MaxLengthCriteria)  # by the selector itself
 _ARGUMENTS = {
     "assistant_model": "the drafter is given to ReAnchorGenerator",
     "negative_prompt_ids": "guidance runs the target a second time for every token",
@@ -67,7 +67,7 @@ class _Row:
 
     tokens: list[int]
     stats: Stats
-    record: Record | None
+    record: ScoreRecord | None
     cache: TreeCache | None
 
 
@@ -169,7 +169,7 @@ class _Run:
             self._row(
                 row,
                 row if mask is None else unpadded(row, mask[index]),
-                for_row(logits_processor, index, len(input_ids)),
+                processors_for_row(logits_processor, index, len(input_ids)),
                 stopping_criteria,
                 generation_config,
             )
@@ -192,8 +192,8 @@ class _Run:
         """
         prompt = self.decoder.check_prompt(prompt)
         wanted = config.output_scores or config.output_logits
-        record = Record() if wanted and config.return_dict_in_generate else None
-        choice = Choice(
+        record = ScoreRecord() if wanted and config.return_dict_in_generate else None
+        selector = TokenSelector(
             padded,
             config.max_length - len(padded),
             sample=bool(config.do_sample),
@@ -211,13 +211,13 @@ class _Run:
         )
         tokens: list[int] = []
         cache: TreeCache | None = None
-        for step in self.decoder.decode(prompt, choice=choice, stage=recorder.stage):
-            recorder.add(step)
+        for round_ in self.decoder.decode(prompt, selector=selector, stage=recorder.stage):
+            recorder.add(round_)
             self.watch.see(recorder.stats)
-            tokens += step.tokens
-            cache = cast(TreeCache, step.cache)
+            tokens += round_.tokens
+            cache = cast(TreeCache, round_.cache)
             if self.streamer is not None:
-                self.streamer.put(torch.tensor(step.tokens))
+                self.streamer.put(torch.tensor(round_.tokens))
         assert cache is not None
         cache.hand_over()
         whole = len(prompt) == len(padded)  # HF goes on only with a row for every token of the sequence

@@ -18,7 +18,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from reanchor.cachefolder import REMEDY, cache_folder
+from reanchor.cache_folder import REMEDY, cache_folder
 
 Say = Callable[[str], None]
 INSTALL = "pip install gguf accelerate"

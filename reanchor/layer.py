@@ -1,4 +1,4 @@
-"""One transformer layer as plain functions of rows and weights: the target's on the lean stack and the drafter's.
+"""One transformer layer as plain functions of rows and weights: the target's on the fused forward and the drafter's.
 
 Between `project` and `transform` stands attention, which is the caller's: a compiler sees two graphs for all
 layers, whatever attends.
@@ -39,7 +39,7 @@ class LayerShape:
     keys_are_values: bool = False  # values are the projected keys, before norm and rotation
 
     @property
-    def turned(self) -> int:
+    def rotated_heads(self) -> int:
         """Heads with a position: queries and keys."""
         return self.heads + self.kv_heads
 
@@ -74,36 +74,42 @@ def project(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries [N, heads, D], keys and values [N, kv heads, D] of what enters attention."""
     heads = linear(rows, *weights.qkv).view(len(rows), -1, shape.head_dim)
-    turned = heads[:, : shape.turned]
+    rotated_heads = heads[:, : shape.rotated_heads]
     if weights.head_scale is not None:
-        turned = normalize_heads(turned, weights.head_scale, shape.eps)
-    turned = rotate(turned, cosine, sine)
-    values = heads[:, shape.heads : shape.turned] if shape.keys_are_values else heads[:, shape.turned :]
+        rotated_heads = normalize_heads(rotated_heads, weights.head_scale, shape.eps)
+    rotated_heads = rotate(rotated_heads, cosine, sine)
+    values = (
+        heads[:, shape.heads : shape.rotated_heads]
+        if shape.keys_are_values
+        else heads[:, shape.rotated_heads :]
+    )
     if shape.value_norm:
         values = normalize_heads(values, None, shape.eps)
-    return turned[:, : shape.heads], turned[:, shape.heads :], values
+    return rotated_heads[:, : shape.heads], rotated_heads[:, shape.heads :], values
 
 
-def transform(hidden: Tensor, attended: Tensor, weights: LayerWeights, shape: LayerShape) -> Tensor:
+def attention_output_and_mlp(
+    hidden: Tensor, attended: Tensor, weights: LayerWeights, shape: LayerShape
+) -> Tensor:
     """A layer's output of its input and what its heads attended to. hidden: [N, H]; attended: [N, heads, D]"""
     update = linear(attended.reshape(len(hidden), -1), *weights.out)
     if weights.attention_out_norm is not None:
         update = normalize(update, weights.attention_out_norm, shape.eps)
     hidden = hidden + update
     if len(hidden) <= MOST_ROWS:
-        return perceive(hidden, weights, shape)
-    return torch.cat([perceive(rows, weights, shape) for rows in hidden.split(MOST_ROWS)])
+        return mlp_block(hidden, weights, shape)
+    return torch.cat([mlp_block(rows, weights, shape) for rows in hidden.split(MOST_ROWS)])
 
 
-def perceive(hidden: Tensor, weights: LayerWeights, shape: LayerShape) -> Tensor:
+def mlp_block(hidden: Tensor, weights: LayerWeights, shape: LayerShape) -> Tensor:
     """A layer's second half, row by row. hidden: [N, H] -> [N, H]"""
-    update = perceptron(normalize(hidden, weights.mlp_norm, shape.eps), weights, shape)
+    update = mlp(normalize(hidden, weights.mlp_norm, shape.eps), weights, shape)
     if weights.mlp_out_norm is not None:
         update = normalize(update, weights.mlp_out_norm, shape.eps)
     return hidden + update if weights.factor is None else (hidden + update) * weights.factor
 
 
-def perceptron(rows: Tensor, weights: LayerWeights, shape: LayerShape) -> Tensor:
+def mlp(rows: Tensor, weights: LayerWeights, shape: LayerShape) -> Tensor:
     """[N, H], normed -> [N, H]"""
     gate, up = linear(rows, *weights.gate_up).chunk(2, -1)
     return linear(activation(shape.activation)(gate).mul_(up), *weights.down)

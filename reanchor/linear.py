@@ -22,19 +22,19 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if weight.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     float32 = rows.dtype is weight.dtype is torch.float32 and rows.device.type == "cpu"
-    if not (ONEDNN and float32) or torchs_own():
+    if not (ONEDNN and float32) or torch_linear():
         return F.linear(rows, weight, bias)
     if rows.ndim == 2 and 2 <= len(rows) <= FEW:
-        return few(rows, weight, bias)
+        return is_few_rows(rows, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
 
 
-def torchs_own() -> bool:
+def torch_linear() -> bool:
     """Training wants torch's product: oneDNN's operator has no derivative and doesn't heed autocast."""
     return torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
 
 
-def few(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def is_few_rows(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Three rows go as four, which are faster. [N, in] -> [N, out]"""
     count = len(rows)
     if count == 3:
@@ -51,5 +51,5 @@ def apply(module: nn.Module, rows: Tensor) -> Tensor:
 
 def matrix_of(module: nn.Linear) -> tuple[Tensor, Tensor | None]:
     """Weight, packed where it is kept so, and bias."""
-    kept = None if torchs_own() else packed([module.weight])
+    kept = None if torch_linear() else packed([module.weight])
     return module.weight if kept is None else kept, module.bias

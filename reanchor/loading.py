@@ -112,7 +112,7 @@ def named(spec: str | Path, source: str) -> Iterator[None]:
 
 
 def drafter_for(spec: str | Path, target: PreTrainedModel, confidence_threshold: float = 0.0) -> Drafter:
-    from reanchor.drafters.loading import load_drafter
+    from reanchor.drafters.load import load_drafter
 
     return load_drafter(spec, target, confidence_threshold=confidence_threshold)
 

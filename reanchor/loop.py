@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from reanchor.config import DecodeConfig
-from reanchor.core import Draft, Retained, Step, Tree, Verdict
+from reanchor.core import Draft, Retained, Round, Tree, VerifyResult
 from reanchor.drafters.base import Drafter
-from reanchor.graphs.rounds import Whole
-from reanchor.proposal import Trie, proposer_for
-from reanchor.proposal.auto import BELIEFS, CANDIDATES
-from reanchor.proposal.costs import Costs
-from reanchor.proposal.draws import likeliest
-from reanchor.sampling import Choice
+from reanchor.graphs.graphed_rounds import GraphedRounds
+from reanchor.proposal import TreeBuilder, proposer_for
+from reanchor.proposal.auto import CANDIDATES, RECYCLED_TOP_K
+from reanchor.proposal.drawn_tree import sharpen_draft
+from reanchor.proposal.latency import LatencyModel
+from reanchor.sampling import TokenSelector
 from reanchor.target import Target, TargetOutput, refuse_nan
 from reanchor.verification import verify
 
-BLOCK, BLOCKS = 128, 32  # scores in a block, blocks that `beliefs` looks into
+CHUNK, CHUNKS = 128, 32  # scores in a block, blocks that `beliefs` looks into
 
 Stage = Callable[[str], AbstractContextManager[object]]
 
@@ -37,12 +37,12 @@ def decode(
     target: Target,
     drafter: Drafter,
     prompt: Tensor,
-    choice: Choice,
+    selector: TokenSelector,
     config: DecodeConfig,
     stage: Stage = untimed,
-    costs: Costs | None = None,
-    whole: Whole | None = None,
-) -> Iterator[Step]:
+    costs: LatencyModel | None = None,
+    whole: GraphedRounds | None = None,
+) -> Iterator[Round]:
     """Yield the committed tokens round by round, the prefill's one first. prompt: [P] on the target's device.
 
     `stage(name)` is entered around prefill, draft, assemble, verify and commit, for whoever keeps the time. With
@@ -50,46 +50,46 @@ def decode(
     All state lives in this call.
     """
     cache, context = target.new_cache(), drafter.new_cache()
-    seed = choice.seed() if by_rejection(choice, config) else None
-    times = choice.times.at if races(drafter, choice, config) else None
+    seed = selector.seed() if uses_rejection(selector, config) else None
+    times = selector.times.at if couples_drafts(drafter, selector, config) else None
     retained = Retained()
 
     with stage("prefill"):
-        proposer = proposer_for(config, prompt.tolist(), costs, choice.sample, seed, times)
+        proposer = proposer_for(config, prompt.tolist(), costs, selector.sample, seed, times)
         output = target.prefill(prompt, cache)
         refuse_nan(output.logits)
-        tree = Trie(int(prompt[-1])).freeze()
-        verdict = verify(tree, output.logits, choice)
+        tree = TreeBuilder(int(prompt[-1])).freeze()
+        result = verify(tree, output.logits, selector)
         drafter.commit(output.features, context)
-        warmth = choice.temperature if choice.sample else 1.0
-        proposer.learn(tree, verdict, partial(beliefs, output.logits, warmth), [])
-    yield Step(verdict.tokens, tree, verdict, drafted=0, retained=0, stopped=verdict.stopped, cache=cache)
+        warmth = selector.temperature if selector.sample else 1.0
+        proposer.learn(tree, result, partial(top_candidates, output.logits, warmth), [])
+    yield Round(result.tokens, tree, result, drafted=0, retained=0, stopped=result.stopped, cache=cache)
 
-    rounds = whole.begin(cache, context, choice) if whole is not None else None
-    while not verdict.stopped:
+    rounds = whole.begin(cache, context, selector) if whole is not None else None
+    while not result.stopped:
         was_retained = len(retained)
         with stage("assemble"):
-            plan = proposer.plan(shifts_allowed(was_retained, config), choice.room - 1)
-        played = rounds.play(verdict.tokens[-1], retained, plan.blocks, stage) if rounds is not None else None
+            plan = proposer.plan(shifts_allowed(was_retained, config), selector.room - 1)
+        played = rounds.play(result.tokens[-1], retained, plan.blocks, stage) if rounds is not None else None
         if played is not None:
-            tree, verdict, drafted, retained = played
-            yield Step(verdict.tokens, tree, verdict, drafted, was_retained, verdict.stopped, cache, plan)
+            tree, result, drafted, retained = played
+            yield Round(result.tokens, tree, result, drafted, was_retained, result.stopped, cache, plan)
             continue
         with stage("draft"):
-            draft = propose(drafter, verdict.tokens[-1], retained, context, choice, config, plan.blocks)
+            draft = propose(drafter, result.tokens[-1], retained, context, selector, config, plan.blocks)
         with stage("assemble"):
-            tree = proposer.assemble(draft, retained, choice.room - 1)
+            tree = proposer.assemble(draft, retained, selector.room - 1)
         with stage("verify"):
             output = target.verify(tree, cache)
-            verdict = verify(tree, output.logits, choice, draft.distribution)
+            result = verify(tree, output.logits, selector, draft.distribution)
         with stage("commit"):
-            cache.commit(verdict.path)
-            drafter.commit(output.features[verdict.path], context)
-            nodes = proposer.rejected(tree, verdict)
-            proposer.learn(tree, verdict, partial(beliefs, output.logits, warmth), nodes)
-            retained = retain(nodes, tree, verdict, output, choice if times is not None else None)
+            cache.commit(result.path)
+            drafter.commit(output.features[result.path], context)
+            nodes = proposer.rejected(tree, result)
+            proposer.learn(tree, result, partial(top_candidates, output.logits, warmth), nodes)
+            retained = retained_states(nodes, tree, result, output, selector if times is not None else None)
         drafted = len(draft.offsets)
-        yield Step(verdict.tokens, tree, verdict, drafted, was_retained, verdict.stopped, cache, plan)
+        yield Round(result.tokens, tree, result, drafted, was_retained, result.stopped, cache, plan)
 
 
 def shifts_allowed(retained: int, config: DecodeConfig) -> int:
@@ -104,47 +104,49 @@ def propose(
     anchor: int,
     retained: Retained,
     context: object,
-    choice: Choice,
+    selector: TokenSelector,
     config: DecodeConfig,
     blocks: int,
 ) -> Draft:
     """The blocks of one round; the anchor alone for no block, or when only the bonus token is still allowed."""
-    if choice.room == 1 or not blocks:
+    if selector.room == 1 or not blocks:
         return Draft((), [[anchor]])
-    top_k = 0 if by_rejection(choice, config) else candidates_wanted(config)
+    top_k = 0 if uses_rejection(selector, config) else candidates_wanted(config)
     asked: dict[str, Any] = {}  # what only some drafters can do is asked only when wanted
     if config.carryover:
-        asked["carry"] = "all" if config.carry_shifted else "baseline"
-    if by_rejection(choice, config):
-        asked["draw"] = choice.draw if config.method == "dflash" else choice.weigh
-    if raced := races(drafter, choice, config) and getattr(drafter, "races", False):
-        asked["race"] = choice.race
+        asked["carry"] = "all" if config.carryover_shifted else "baseline"
+    if uses_rejection(selector, config):
+        asked["draw"] = selector.draw if config.method == "dflash" else selector.weigh
+    if coupled := couples_drafts(drafter, selector, config) and getattr(drafter, "supports_coupling", False):
+        asked["couple"] = selector.couple
     draft = drafter.draft(anchor, retained, range(1, blocks), context, top_k, **asked)
-    draft = replace(draft, raced=raced)
+    draft = replace(draft, coupled=coupled)
     if config.method != "ddtree":
         return draft
     if top_k and draft.candidates is None:
         raise ValueError(f"method ddtree needs candidates, which {type(drafter).__name__} does not give")
-    return draft if draft.distribution is None else likeliest(draft)
+    return draft if draft.distribution is None else sharpen_draft(draft)
 
 
-def by_rejection(choice: Choice, config: DecodeConfig) -> bool:
-    return choice.sample and config.stochastic == "rejection" and config.method != "plain"
+def uses_rejection(selector: TokenSelector, config: DecodeConfig) -> bool:
+    return selector.sample and config.sampling_mode == "rejection" and config.method != "plain"
 
 
-def races(drafter: Drafter, choice: Choice, config: DecodeConfig) -> bool:
+def couples_drafts(drafter: Drafter, selector: TokenSelector, config: DecodeConfig) -> bool:
     """Do drafts know the numbers of the target's draw? ValueError where that was asked for and cannot be."""
-    if not config.races or not choice.sample or config.method == "plain":
+    if not config.couples or not selector.sample or config.method == "plain":
         return False
-    if config.stochastic == "race":
-        if not choice.foresees:
+    if config.sampling_mode == "coupled":
+        if not selector.noise_is_predictable:
             raise ValueError(
-                "stochastic 'race' foresees the numbers of the draw, and a processor here reads the text or keeps "
-                "scores: use stochastic 'sample'"
+                "sampling_mode 'coupled' drafts with the noise of the target's draws, and a processor here reads the "
+                "text or keeps scores: use sampling_mode 'exact-match'"
             )
-        if not getattr(drafter, "races", False):
-            raise ValueError(f"{type(drafter).__name__} cannot race: use stochastic 'sample'")
-    return choice.foresees
+        if not getattr(drafter, "supports_coupling", False):
+            raise ValueError(
+                f"{type(drafter).__name__} cannot couple its drafts: use sampling_mode 'exact-match'"
+            )
+    return selector.noise_is_predictable
 
 
 def candidates_wanted(config: DecodeConfig) -> int:
@@ -154,19 +156,19 @@ def candidates_wanted(config: DecodeConfig) -> int:
     return config.node_budget - 1 if config.method == "ddtree" and config.node_budget else 0
 
 
-def retain(
-    nodes: list[int], tree: Tree, verdict: Verdict, output: TargetOutput, choice: Choice | None
+def retained_states(
+    nodes: list[int], tree: Tree, result: VerifyResult, output: TargetOutput, selector: TokenSelector | None
 ) -> Retained:
-    """The states of rejected nodes and the target's tokens after them; with a `choice` those that it would draw."""
+    """The states of rejected nodes and the target's tokens after them; with a `selector` those that it would draw."""
     if not nodes:
         return Retained()
-    if choice is None or verdict.stopped or output.logits.device.type != "cpu":
-        return Retained(tuple(verdict.choices[node] for node in nodes), output.features[nodes])
-    places = [tree.depths[node] - len(verdict.tokens) for node in nodes]
-    return Retained(tuple(choice.at_places(output.logits[nodes], places)), output.features[nodes])
+    if selector is None or result.stopped or output.logits.device.type != "cpu":
+        return Retained(tuple(result.choices[node] for node in nodes), output.features[nodes])
+    places = [tree.depths[node] - len(result.tokens) for node in nodes]
+    return Retained(tuple(selector.peek(output.logits[nodes], places)), output.features[nodes])
 
 
-def beliefs(logits: Tensor, temperature: float = 1.0) -> list[dict[int, float]]:
+def top_candidates(logits: Tensor, temperature: float = 1.0) -> list[dict[int, float]]:
     """The target's likeliest tokens at every node and their probabilities, for later rounds. logits: [N, V]
 
     The largest of a row lie in the blocks with the largest maxima, and a probability is one among those blocks: hardly
@@ -174,17 +176,17 @@ def beliefs(logits: Tensor, temperature: float = 1.0) -> list[dict[int, float]]:
     """
     width = logits.shape[-1]
     near = logits
-    if in_blocks := width % BLOCK == 0 and width > BLOCK * BLOCKS:
-        blocks = logits.view(len(logits), -1, BLOCK)
-        held = blocks.amax(-1).topk(BLOCKS).indices  # [N, BLOCKS]
-        near = blocks.gather(1, held[..., None].expand(-1, -1, BLOCK)).flatten(1)
-    tokens = near.topk(min(BELIEFS, width)).indices
+    if in_blocks := width % CHUNK == 0 and width > CHUNK * CHUNKS:
+        blocks = logits.view(len(logits), -1, CHUNK)
+        held = blocks.amax(-1).topk(CHUNKS).indices  # [N, BLOCKS]
+        near = blocks.gather(1, held[..., None].expand(-1, -1, CHUNK)).flatten(1)
+    tokens = near.topk(min(RECYCLED_TOP_K, width)).indices
     # nan would stay in what is learnt
     chances = (near.float() / temperature).softmax(-1).gather(1, tokens).nan_to_num(0.0).tolist()
     places = tokens.tolist()
     if in_blocks:
         places = [
-            [block[place // BLOCK] * BLOCK + place % BLOCK for place in row]
+            [block[place // CHUNK] * CHUNK + place % CHUNK for place in row]
             for block, row in zip(held.tolist(), places, strict=True)
         ]
     return [dict(zip(*row, strict=True)) for row in zip(places, chances, strict=True)]

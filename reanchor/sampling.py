@@ -1,4 +1,4 @@
-"""The target's own choice of every token, and the end of decoding, judged after every token.
+"""The target's own selector of every token, and the end of decoding, judged after every token.
 
 Greedy is the argmax of the processed scores, sampling one draw from their softmax, as in HF generate.
 Processors that look at nothing but the scores run for all nodes of a tree at once. Any other processor sees
@@ -23,7 +23,7 @@ from transformers.generation import logits_process
 
 from reanchor.argmax import argmax
 from reanchor.config import SamplingConfig
-from reanchor.times import Times
+from reanchor.noise import SamplingNoise
 
 # processors whose result for a row depends on that row's scores alone
 _PREFIX_FREE = {
@@ -47,14 +47,14 @@ _RESERVED = 4096  # new tokens that room is made for at once; a limit may be far
 
 
 @dataclass
-class Record:
+class ScoreRecord:
     """Scores before and after the processors, one [1, V] float32 tensor a committed token."""
 
     logits: list[Tensor] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
 
 
-class Choice:
+class TokenSelector:
     """Chooses tokens for one decode and remembers what it committed.
 
     prompt: [P]. `criteria` are HF stopping criteria, called with the committed prefix [1, t]; end-of-sequence
@@ -71,7 +71,7 @@ class Choice:
         criteria: Iterable[object] = (),
         end_ids: Iterable[int] = (),
         generator: torch.Generator | None = None,
-        record: Record | None = None,
+        record: ScoreRecord | None = None,
     ) -> None:
         self.prefix = prompt.new_empty(1, len(prompt) + min(max_new_tokens, _RESERVED), dtype=torch.long)
         self.prefix[0, : len(prompt)] = prompt
@@ -80,7 +80,7 @@ class Choice:
         self.processors = LogitsProcessorList(processors)
         self.criteria, self.end_ids = list(criteria), frozenset(end_ids)
         self.prefix_free = record is None and all(type(each) in _PREFIX_FREE for each in self.processors)
-        self.times = Times(generator, prompt.device)
+        self.times = SamplingNoise(generator, prompt.device)
 
     @property
     def room(self) -> int:
@@ -92,7 +92,7 @@ class Choice:
         """Prompt and committed tokens: [1, t]"""
         return self.prefix[:, : self.length]
 
-    def at_every_node(self, logits: Tensor, depths: Sequence[int]) -> list[int] | None:
+    def select_all(self, logits: Tensor, depths: Sequence[int]) -> list[int] | None:
         """The target's token at every node, or None when each is better asked for alone. logits: [N, V]
 
         A processor that reads the text makes it so, and sampling on a CPU, where looking through the vocabulary takes
@@ -101,15 +101,15 @@ class Choice:
         if not self.prefix_free or (self.sample and logits.device.type == "cpu"):
             return None
         scores = self._process(logits, self.committed)
-        return first_of(self.arrivals(scores, depths)) if self.sample else argmax(scores).tolist()
+        return race_winners(self.arrivals(scores, depths)) if self.sample else argmax(scores).tolist()
 
-    def at_places(self, logits: Tensor, places: Sequence[int]) -> list[int]:
+    def peek(self, logits: Tensor, places: Sequence[int]) -> list[int]:
         """What would be sampled at nodes whose tokens stand `places` after the last one committed. logits: [N, V]"""
         scores = self._process(logits, self.committed)
         return self.arrivals(scores, places).argmax(-1).tolist()
 
     @property
-    def foresees(self) -> bool:
+    def noise_is_predictable(self) -> bool:
         """May drafts know the times? A processor that is not prefix-free may draw numbers of its own, which must come
         between those of the tokens.
         """
@@ -121,7 +121,7 @@ class Choice:
         found = [each for each in self.processors if isinstance(each, logits_process.TemperatureLogitsWarper)]
         return float(math.prod(each.temperature for each in found))
 
-    def after_prefix(self, logits: Tensor) -> int:
+    def select_next(self, logits: Tensor) -> int:
         """The target's token after the committed prefix. logits: [V]"""
         scores = self._process(logits[None], self.committed)
         if self.record is not None:
@@ -129,15 +129,15 @@ class Choice:
             self.record.scores.append(scores)
         if not self.sample:
             return int(argmax(scores))
-        return first_of(self.arrivals(scores, [0]))[0]
+        return race_winners(self.arrivals(scores, [0]))[0]
 
-    def race(self, scores: Tensor, places: Sequence[int], ids: Tensor | None = None) -> Tensor:
+    def couple(self, scores: Tensor, places: Sequence[int], ids: Tensor | None = None) -> Tensor:
         """Scores of a draft bent so that the largest is the token that would be drawn, were they the target's.
 
-        scores: [N, M]; places: [N], as in `at_places`; ids: [N, M] or [M], the tokens that the columns are; None: all
+        scores: [N, M]; places: [N], as in `peek`; ids: [N, M] or [M], the tokens that the columns are; None: all
         of them in order -> [N, M] logarithms of probability over time
         """
-        times = self.times_at(places)
+        times = self.noise_rows(places)
         if ids is not None:
             times = times.gather(-1, ids.expand(len(times), -1))
         return self.distribution(scores).clamp(min=LEAST).log() - times.log()
@@ -145,9 +145,9 @@ class Choice:
     def arrivals(self, scores: Tensor, places: Sequence[int]) -> Tensor:
         """Probability over time, the largest of which is first. scores: [N, V] -> [N, V]"""
         self.times.size = scores.shape[-1]
-        return scores.softmax(-1) / self.times_at(places)
+        return scores.softmax(-1) / self.noise_rows(places)
 
-    def times_at(self, places: Sequence[int]) -> Tensor:
+    def noise_rows(self, places: Sequence[int]) -> Tensor:
         """[N, V]"""
         rows = {place: self.times.at(place) for place in dict.fromkeys(sorted(places))}
         return torch.stack([rows[place] for place in places])
@@ -157,7 +157,7 @@ class Choice:
         if not self.prefix_free:
             raise ValueError(
                 "rejection sampling compares two distributions of one token, and a processor here reads the text "
-                "or keeps scores: use stochastic 'sample'"
+                "or keeps scores: use sampling_mode 'exact-match'"
             )
         return self._process(scores, self.committed).softmax(-1)
 
@@ -204,7 +204,7 @@ class Choice:
         return self.processors(cast(torch.LongTensor, prefix), logits.to(torch.float32, copy=True))
 
 
-def first_of(arrivals: Tensor) -> list[int]:
+def race_winners(arrivals: Tensor) -> list[int]:
     """Who wins each race. arrivals: probabilities over times [N, V]"""
     best, tokens = arrivals.max(-1)
     if not bool((best > 0).all()):
@@ -214,8 +214,8 @@ def first_of(arrivals: Tensor) -> list[int]:
     return tokens.tolist()
 
 
-def choice_for(config: SamplingConfig, prompt: Tensor, end_ids: Iterable[int] = ()) -> Choice:
-    """The choice that a SamplingConfig describes; prompt: [P] on the target's device."""
+def token_selector(config: SamplingConfig, prompt: Tensor, end_ids: Iterable[int] = ()) -> TokenSelector:
+    """The selector that a SamplingConfig describes; prompt: [P] on the target's device."""
     warpers: list[object] = []
     if config.temperature > 0:
         if config.temperature != 1:
@@ -228,6 +228,6 @@ def choice_for(config: SamplingConfig, prompt: Tensor, end_ids: Iterable[int] = 
     if config.seed is not None:
         generator = torch.Generator(prompt.device).manual_seed(config.seed)
     sample = config.temperature > 0
-    return Choice(
+    return TokenSelector(
         prompt, config.max_new_tokens, sample=sample, processors=warpers, end_ids=end_ids, generator=generator
     )

@@ -11,29 +11,29 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from reanchor.core import VERIFIER_PATH, Step
+from reanchor.core import VERIFIER_PATH, Round
 
 STAGES = ("draft", "assemble", "verify", "commit")
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundStats:
     """One round in figures; times in seconds."""
 
     tokens: int  # committed, bonus included
     accepted: int  # drafts accepted
-    nodes: int  # trie nodes verified, anchor included
+    nodes: int  # tree nodes verified, anchor included
     blocks: int  # drafted, baseline included
     matched: int  # shifted blocks that found a place
     retained: int  # states retained from the round before
-    depth: int  # drafts a round could at best accept: the depth of the trie
+    depth: int  # drafts a round could at best accept: the depth of the tree
     from_shifted: int  # committed tokens that a shifted block put in
     from_verifier_path: int
     seconds: float  # the whole round
     stages: dict[str, float]  # the parts of it, by STAGES
     plan: str | None = None  # method auto: what it chose, and why
     why: str | None = None
-    expected: float | None = None  # tokens that the prices of its trie promised, bonus included
+    expected: float | None = None  # tokens that the prices of its tree predicted, bonus included
     edges: list[tuple[float, bool]] = field(default_factory=list)  # (price, taken) below accepted nodes
     full: bool | None = (
         None  # as many drafts accepted as a block has; None without a drafter or room for a block
@@ -67,7 +67,7 @@ class Stats:
     prompt_tokens: int = 0
     tokens: int = 0  # all committed, the prefill's one included
     time_to_first_token: float = 0.0  # seconds, summed over decodes
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[RoundStats] = field(default_factory=list)
 
     @property
     def tau(self) -> float | None:
@@ -183,9 +183,9 @@ class Stats:
 
 
 class Recorder:
-    """Makes Stats of the steps of one decode. Give its `stage` to the loop and every step to `add`, at once.
+    """Makes Stats of the rounds of one decode. Give its `stage` to the loop and every round to `add`, at once.
 
-    Time the consumer spends between two steps is not the round's. proposals: of the drafter's block; limit: tokens of
+    Time the consumer spends between two rounds is not the round's. proposals: of the drafter's block; limit: tokens of
     the whole answer.
     """
 
@@ -210,32 +210,32 @@ class Recorder:
         with self._watch(name):
             yield
 
-    def add(self, step: Step) -> None:
+    def add(self, round_: Round) -> None:
         seconds = self._watch.now() - (self._resumed if self._resumed is not None else self._watch.now())
         laps, self._watch.laps, self._resumed = self._watch.laps, {}, None
         room = self.limit - self.stats.tokens - 1  # for drafts; a bonus token follows them
-        self.stats.tokens += len(step.tokens)
+        self.stats.tokens += len(round_.tokens)
         if "prefill" in laps:
             self.stats.time_to_first_token = seconds
             return
-        origins = step.origins
+        origins = round_.origins
         self.stats.rounds.append(
-            Round(
-                tokens=len(step.tokens),
-                accepted=step.accepted,
-                nodes=len(step.tree),
-                blocks=step.drafted,
-                matched=step.tree.matched,
-                retained=step.retained,
-                depth=max(step.tree.depths),
+            RoundStats(
+                tokens=len(round_.tokens),
+                accepted=round_.accepted,
+                nodes=len(round_.tree),
+                blocks=round_.drafted,
+                matched=round_.tree.matched,
+                retained=round_.retained,
+                depth=max(round_.tree.depths),
                 from_shifted=sum(origin > 0 for origin in origins),
                 from_verifier_path=sum(origin == VERIFIER_PATH for origin in origins),
                 seconds=seconds,
                 stages=laps,
-                plan=step.plan.name if step.plan and step.tree.values else None,
-                why=step.plan.why if step.plan and step.tree.values else None,
-                expected=sum(step.tree.values) or None,
-                edges=step.edges,
-                full=step.accepted >= self.proposals if 0 < self.proposals <= room else None,
+                plan=round_.plan.name if round_.plan and round_.tree.values else None,
+                why=round_.plan.why if round_.plan and round_.tree.values else None,
+                expected=sum(round_.tree.values) or None,
+                edges=round_.edges,
+                full=round_.accepted >= self.proposals if 0 < self.proposals <= room else None,
             )
         )

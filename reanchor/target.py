@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from reanchor.attention.huggingface import Scope, refusal
+from reanchor.attention.huggingface import PatchedAttention, attention_refusal
 from reanchor.attention.problem import Visibility
 from reanchor.attention.table import Attention
 from reanchor.cache import TreeCache
@@ -31,7 +31,7 @@ _locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _making = threading.Lock()
 
 
-def alone_with(model: nn.Module) -> threading.RLock:
+def model_lock(model: nn.Module) -> threading.RLock:
     """The lock under which a model has our hooks and our attention: decodes in several threads take turns by pass."""
     with _making:
         return _locks.setdefault(model, threading.RLock())
@@ -114,16 +114,16 @@ class Target:
     model's own under a dense mask; `attention.refused` then says why.
     """
 
-    stack_name = "hf"
-    not_lean: str | None = None  # why the lean stack would not have this model, where it was asked
+    forward_name = "transformers"
+    fused_refusal: str | None = None  # why the fused forward would not have this model, where it was asked
 
     def __init__(
         self, model: PreTrainedModel, tap_layers: tuple[int, ...] = (), attention: str = "auto"
     ) -> None:
         refuse_unsupported(model)
-        self.attention = Attention(attention, refusal(model))
-        self.scope = Scope(model, self.attention) if self.attention.refused is None else None
-        self.model, self.alone = model, alone_with(model)
+        self.attention = Attention(attention, attention_refusal(model))
+        self.scope = PatchedAttention(model, self.attention) if self.attention.refused is None else None
+        self.model, self.alone = model, model_lock(model)
         self.layers: nn.ModuleList = model.get_decoder().layers
         outside = [layer for layer in tap_layers if not -1 <= layer < len(self.layers)]
         if outside:
@@ -157,9 +157,9 @@ class Target:
         assert isinstance(embedding.weight, Tensor)
         return embedding.weight.shape[0]
 
-    def stack_report(self) -> dict[str, Any]:
-        """What a summary says: whose forward pass this is, and why it is not the lean one."""
-        return {"used": self.stack_name, "declined": self.not_lean}
+    def forward_report(self) -> dict[str, Any]:
+        """What a summary says: whose forward pass this is, and why it is not the fused one."""
+        return {"used": self.forward_name, "declined": self.fused_refusal}
 
     def new_cache(self) -> TreeCache:
         return TreeCache(self.model.config)

@@ -1,7 +1,7 @@
 """Which of a tree's tokens the target would have produced itself; it knows nothing of how they were proposed.
 
-Losslessness rests on this file alone: every committed token is the target's own choice given the committed
-prefix, whatever the tree (method, steps 4 and 5); or, by rejection, distributed as that choice is.
+Losslessness rests on this file alone: every committed token is the target's own selector given the committed
+prefix, whatever the tree (method, steps 4 and 5); or, by rejection, distributed as that selector is.
 """
 
 from __future__ import annotations
@@ -10,32 +10,36 @@ import torch
 from torch import Tensor
 
 from reanchor.argmax import argmax
-from reanchor.core import Tree, Verdict
-from reanchor.sampling import Choice
+from reanchor.core import Tree, VerifyResult
+from reanchor.sampling import TokenSelector
 
 
-def verify(tree: Tree, logits: Tensor, choice: Choice, drawn_from: Tensor | None = None) -> Verdict:
+def verify(
+    tree: Tree, logits: Tensor, selector: TokenSelector, drawn_from: Tensor | None = None
+) -> VerifyResult:
     """Walk from the root while the target's token at the current node is one of its children. logits: [N, V]
 
     With `drawn_from` [K, V], the distributions that nodes were drawn from by depth, they are accepted by ratio.
     """
     if drawn_from is not None:
-        return verify_by_rejection(tree, logits, choice, drawn_from)
-    drawn = choice.at_every_node(logits, tree.depths)
+        return verify_by_rejection(tree, logits, selector, drawn_from)
+    drawn = selector.select_all(logits, tree.depths)
     path, tokens, stopped = [0], [], False
     while True:
         node = path[-1]
-        token = choice.after_prefix(logits[node]) if drawn is None else drawn[node]
+        token = selector.select_next(logits[node]) if drawn is None else drawn[node]
         tokens.append(token)
-        stopped = choice.commit(token)
+        stopped = selector.commit(token)
         child = tree.children.get((node, token))
         if stopped or child is None:
             break
         path.append(child)
-    return Verdict(path, tokens, argmax(logits).tolist() if drawn is None else drawn, stopped)
+    return VerifyResult(path, tokens, argmax(logits).tolist() if drawn is None else drawn, stopped)
 
 
-def verify_by_rejection(tree: Tree, logits: Tensor, choice: Choice, drawn_from: Tensor) -> Verdict:
+def verify_by_rejection(
+    tree: Tree, logits: Tensor, selector: TokenSelector, drawn_from: Tensor
+) -> VerifyResult:
     """Try the children of a node in order; siblings were drawn without replacement from one distribution."""
     offspring: list[list[int]] = [[] for _ in tree.tokens]
     for node, parent in enumerate(tree.parents[1:], 1):
@@ -43,34 +47,36 @@ def verify_by_rejection(tree: Tree, logits: Tensor, choice: Choice, drawn_from: 
     path, tokens, stopped = [0], [], False
     while True:
         node, child = path[-1], None
-        wanted = choice.distribution(logits[node : node + 1])[0]  # [V]
+        wanted = selector.distribution(logits[node : node + 1])[0]  # [V]
         if offspring[node]:
-            token, child = tried(tree, offspring[node], wanted, drawn_from[tree.depths[node]], choice)
+            token, child = accept_sibling(
+                tree, offspring[node], wanted, drawn_from[tree.depths[node]], selector
+            )
         else:
-            token = int(choice.draw_from(wanted))
+            token = int(selector.draw_from(wanted))
         tokens.append(token)
-        stopped = choice.commit(token)
+        stopped = selector.commit(token)
         if stopped or child is None:
             break
         path.append(child)
-    return Verdict(path, tokens, argmax(logits).tolist(), stopped)
+    return VerifyResult(path, tokens, argmax(logits).tolist(), stopped)
 
 
-def tried(
-    tree: Tree, siblings: list[int], wanted: Tensor, offered: Tensor, choice: Choice
+def accept_sibling(
+    tree: Tree, siblings: list[int], wanted: Tensor, offered: Tensor, selector: TokenSelector
 ) -> tuple[int, int | None]:
     """Accept a sibling x with probability min(1, p(x)/q(x)), else go on with what p has beyond q against q without
     x; of the last p a token is drawn. -> the token and, unless it was drawn, its node
     """
     for child in siblings:
         token = tree.tokens[child]
-        if choice.chance() * float(offered[token]) < float(wanted[token]):
+        if selector.chance() * float(offered[token]) < float(wanted[token]):
             return token, child
-        wanted, offered = beyond(wanted, offered), without(offered, token)
-    return int(choice.draw_from(wanted)), None
+        wanted, offered = residual(wanted, offered), remove_token(offered, token)
+    return int(selector.draw_from(wanted)), None
 
 
-def beyond(wanted: Tensor, offered: Tensor) -> Tensor:
+def residual(wanted: Tensor, offered: Tensor) -> Tensor:
     """What the target gives a token and the draft does not, as a distribution; `wanted` itself when rounding left
     none.
     """
@@ -79,7 +85,7 @@ def beyond(wanted: Tensor, offered: Tensor) -> Tensor:
     return rest / total if float(total) > 0 else wanted
 
 
-def without(offered: Tensor, token: int) -> Tensor:
+def remove_token(offered: Tensor, token: int) -> Tensor:
     """The distribution of the next sibling, drawn once `token` is out of the urn; zeros when it was the last."""
     rest = offered.clone()
     rest[token] = 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-import reanchor.costs
+import reanchor.calibration
 from reanchor.loading import Pair, load_pair
 
 
@@ -19,4 +19,4 @@ def demo_pair() -> Pair:
 def no_costs_in_the_users_cache(tmp_path_factory, monkeypatch):
     """What tiny models take on a busy machine is nothing to remember."""
     file = tmp_path_factory.getbasetemp() / "costs.json"
-    monkeypatch.setattr(reanchor.costs, "cache_file", lambda: file)
+    monkeypatch.setattr(reanchor.calibration, "cache_file", lambda: file)

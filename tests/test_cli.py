@@ -21,9 +21,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from reanchor import DecodeConfig, SamplingConfig
 from reanchor_cli.answer import AnswerStream
-from reanchor_cli.comparison import difference
+from reanchor_cli.compare import difference
 from reanchor_cli.main import main
-from reanchor_cli.options import options, take
+from reanchor_cli.options import config_from, options
 
 from .checkpoints import CHARACTERS, tokenizer, write_drafter, write_target
 
@@ -66,7 +66,7 @@ def test_the_whole_json(generate, pair):
     printed = json.loads(result.stdout)
     tokens = expected(pair, "u:Hi\na:", 24)
     stats = printed.pop("stats")
-    assert printed.pop("attention")["used"] and printed.pop("stack")["used"]
+    assert printed.pop("attention")["used"] and printed.pop("forward")["used"]
     assert printed == {
         "reanchor": __import__("reanchor").__version__,
         "target": str(pair[0]),
@@ -205,11 +205,11 @@ def test_compare_shows_the_method_that_was_asked_for(generate):
 
 def test_a_difference_is_found_and_weighed(pair):
     from reanchor.loading import load_pair
-    from reanchor_cli.run import Request, run
+    from reanchor_cli.decode_run import Request, run_method
 
     loaded = load_pair(*pair, device="cpu")
     request = Request(ids_of("Hi"), SamplingConfig(max_new_tokens=8))
-    plain = run(loaded, request, DecodeConfig(method="plain"))
+    plain = run_method(loaded, request, DecodeConfig(method="plain"))
     assert difference(loaded, request, plain, plain) is None
     for tokens, index in (
         ([*plain.tokens[:5], 95, *plain.tokens[6:]], 5),
@@ -368,7 +368,7 @@ def test_options_of_any_dataclass():
     @click.command()
     @options(Knobs)
     def command(**given: Any) -> None:
-        click.echo(repr(take(Knobs, given)) + repr(given))
+        click.echo(repr(config_from(Knobs, given)) + repr(given))
 
     def output(*arguments: str) -> str:
         return CliRunner().invoke(command, arguments).output.strip().split(".")[-1]
@@ -420,21 +420,21 @@ def test_scripts_that_users_are_shown(demo_pair, name, capsys):
 
 def test_graphs_are_told_of_and_change_nothing(generate, monkeypatch):
     """The capture of a device stands still here: what is tested is that its progress reaches the user."""
-    from reanchor.stack.regions import Captured, Regions
+    from reanchor.fused.graph_runner import CapturedGraph, GraphRunner
 
     terms = ("--prompt", "Hi", "--max-new-tokens", "12", "--method", "reanchor")
     plain, eager = generate(*terms), generate(*terms, "--graphs")
     assert eager.stdout == plain.stdout and "rounds in one call" in eager.stderr
     assert "Capturing" not in eager.stderr and "no CUDA" in eager.stderr
 
-    own = Regions.__init__
+    own = GraphRunner.__init__
 
     def on_a_device(self, target, _capture, say):
         own(self, target, False, say)
         self.capturing = True
 
-    monkeypatch.setattr(Regions, "__init__", on_a_device)
-    monkeypatch.setattr(Captured, "capture", lambda self, *_where: None)
+    monkeypatch.setattr(GraphRunner, "__init__", on_a_device)
+    monkeypatch.setattr(CapturedGraph, "capture", lambda self, *_where: None)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: 0)
     told = generate(*terms, "--graphs")
     assert told.stdout == plain.stdout

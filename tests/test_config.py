@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reanchor.config import DecodeConfig, SamplingConfig
-from reanchor.training.config import TrainConfig
+from reanchor.training.train_config import TrainConfig
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_the_usual_method_depends_on_the_device_and_on_what_is_asked():
     with pytest.raises(ValueError, match="attach 'longest' is a rule of method 'reanchor'"):
         DecodeConfig("auto", attach="longest")
     with pytest.raises(ValueError, match="use method dflash or ddtree"):
-        DecodeConfig(stochastic="rejection")
+        DecodeConfig(sampling_mode="rejection")
     cases = {
         ("auto", "auto"): True,
         ("dflash", "auto"): False,
-        ("dflash", "race"): True,
-        ("auto", "sample"): False,
+        ("dflash", "coupled"): True,
+        ("auto", "exact-match"): False,
     }
-    for (method, stochastic), races in cases.items():
-        assert DecodeConfig(method, stochastic=stochastic).races is races
+    for (method, sampling_mode), races in cases.items():
+        assert DecodeConfig(method, sampling_mode=sampling_mode).couples is races

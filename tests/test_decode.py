@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import ROOT, Step
+from reanchor.core import ROOT, Round
 from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
 
 PROMPT = torch.tensor([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9])
@@ -22,12 +22,12 @@ def pair(family: str):
     return model, greedy(model, PROMPT, NEW)
 
 
-def run(model, drafter, config=None, new=NEW, **options) -> list[Step]:
+def run(model, drafter, config=None, new=NEW, **options) -> list[Round]:
     decoder = SpeculativeDecoder(model, drafter, config or DecodeConfig("reanchor"))
     return list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=new), **options))
 
 
-def tokens(steps: list[Step]) -> list[int]:
+def tokens(steps: list[Round]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
@@ -85,7 +85,7 @@ def test_shifted_blocks_earn_tokens():
     steps = run(model, drafter)
     assert tokens(steps) == truth
     assert any(origin > 0 for step in steps for origin in step.origins)
-    assert any(path != list(range(len(path))) for path in (step.verdict.path for step in steps))
+    assert any(path != list(range(len(path))) for path in (step.result.path for step in steps))
     assert len(steps) < len(run(model, drafter, DecodeConfig("dflash")))
 
 

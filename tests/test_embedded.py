@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 from reanchor.training.observation import candidates, observe
 
 NEW = 16
@@ -77,7 +77,7 @@ def test_dflash_equals_the_original_loop(demo_pair, prompts, tmp_path_factory, m
     from safetensors.torch import load_file
     from transformers import AutoConfig
 
-    from reanchor.drafters.loading import SHIPPED
+    from reanchor.drafters.load import SHIPPED
 
     monkeypatch.setattr(original, "_cuda_time", time.perf_counter)
     model = original.DFlashDraftModel(AutoConfig.from_pretrained(SHIPPED["demo"])).float().eval()

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reanchor import DecodeConfig, ReAnchorGenerator, gguf
-from reanchor.cachefolder import cache_folder
+from reanchor.cache_folder import cache_folder
 from reanchor.loading import check_device, check_dtype, load_pair, load_target
 
 from .checkpoints import write_drafter, write_target

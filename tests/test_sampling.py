@@ -10,8 +10,8 @@ from transformers.generation.logits_process import TemperatureLogitsWarper
 
 import reanchor.loop
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import Tree, Verdict
-from reanchor.sampling import Choice, choice_for
+from reanchor.core import Tree, VerifyResult
+from reanchor.sampling import TokenSelector, token_selector
 from tests.chances import DEPTH, PROMPT, VOCAB, exact, p_value, processors, tiny_model
 from tests.tiny import ScriptedDrafter
 
@@ -31,8 +31,8 @@ def draws(model, rules: LogitsProcessorList, config: DecodeConfig, count: int = 
     drafter.tap_layers = (0,)
     decoder = SpeculativeDecoder(model, drafter, config)
     for _ in range(count):
-        choice = Choice(PROMPT, DEPTH + 1, sample=True, processors=rules)
-        tokens = [token for step in decoder.decode(PROMPT, choice=choice) for token in step.tokens]
+        selector = TokenSelector(PROMPT, DEPTH + 1, sample=True, processors=rules)
+        tokens = [token for step in decoder.decode(PROMPT, selector=selector) for token in step.tokens]
         counts[tuple(tokens[:DEPTH])] += 1
     return counts
 
@@ -49,16 +49,16 @@ def test_sampled_tokens_have_the_targets_distribution(model, rules, method):
 
 
 def accepts_any_child(
-    tree: Tree, logits: Tensor, choice: Choice, _drawn_from: Tensor | None = None
-) -> Verdict:
+    tree: Tree, logits: Tensor, selector: TokenSelector, _drawn_from: Tensor | None = None
+) -> VerifyResult:
     """A broken verifier: it takes a node's first child whatever the target says."""
     drawn = logits.softmax(-1).multinomial(1)[:, 0].tolist()
     path, tokens = [0], []
     while True:
         children = [node for (parent, _), node in tree.children.items() if parent == path[-1]]
         tokens.append(tree.tokens[children[0]] if children else drawn[path[-1]])
-        if choice.commit(tokens[-1]) or not children:
-            return Verdict(path, tokens, drawn, choice.room == 0)
+        if selector.commit(tokens[-1]) or not children:
+            return VerifyResult(path, tokens, drawn, selector.room == 0)
         path.append(children[0])
 
 
@@ -83,10 +83,10 @@ def test_a_seed_repeats_and_leaves_the_global_generator_alone(model):
 
 
 def test_sampling_config_makes_hfs_warpers_in_hfs_order():
-    choice = choice_for(SamplingConfig(temperature=0.5, top_k=3, top_p=0.9), PROMPT)
-    names = [type(each).__name__ for each in choice.processors]
+    selector = token_selector(SamplingConfig(temperature=0.5, top_k=3, top_p=0.9), PROMPT)
+    names = [type(each).__name__ for each in selector.processors]
     assert names == ["TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper"]
-    assert choice.prefix_free and choice.sample
+    assert selector.prefix_free and selector.sample
 
 
 @pytest.mark.parametrize(

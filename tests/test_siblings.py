@@ -9,10 +9,10 @@ import torch
 
 import reanchor.verification
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import BASELINE, Draft, Tree, Verdict
-from reanchor.proposal import Trie, draws
-from reanchor.proposal.draws import Acceptance, grow_by_draws
-from reanchor.sampling import Choice
+from reanchor.core import BASELINE, Draft, Tree, VerifyResult
+from reanchor.proposal import TreeBuilder, drawn_tree
+from reanchor.proposal.drawn_tree import SiblingAcceptance, grow_by_draws
+from reanchor.sampling import TokenSelector
 from tests.chances import DEPTH, PROMPT, VOCAB, exact, p_value, processors, tiny_model
 from tests.tiny import ScriptedDrafter
 
@@ -31,7 +31,7 @@ class Dealer(ScriptedDrafter):
 
     def __init__(self, sureness: float = 1.5) -> None:
         super().__init__([0] * 99, "right", block_size=4, vocab=VOCAB)
-        sureness /= draws.COOLING
+        sureness /= drawn_tree.COOLING
         self.scores = sureness * torch.randn(
             self.proposals, VOCAB, generator=torch.Generator().manual_seed(5)
         )
@@ -45,15 +45,15 @@ def counted(model, rules, sureness=1.5, draws=1200, limit=DEPTH + 1):
     """Counts of the first DEPTH tokens, and how often a second or later sibling was accepted."""
     torch.manual_seed(1)
     counts, later = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64), 0
-    config = DecodeConfig("ddtree", stochastic="rejection", max_nodes=NODES)
+    config = DecodeConfig("ddtree", sampling_mode="rejection", max_nodes=NODES)
     decoder = SpeculativeDecoder(model, Dealer(sureness), config)
     for _ in range(draws):
-        choice = Choice(PROMPT, limit, sample=True, processors=processors(rules))
-        steps = list(decoder.decode(PROMPT, choice=choice))
+        selector = TokenSelector(PROMPT, limit, sample=True, processors=processors(rules))
+        steps = list(decoder.decode(PROMPT, selector=selector))
         counts[tuple([token for step in steps for token in step.tokens][:DEPTH])] += 1
         for step in steps:
             first = {parent: node for node, parent in reversed(list(enumerate(step.tree.parents)))}
-            later += sum(node not in first.values() for node in step.verdict.path[1:])
+            later += sum(node not in first.values() for node in step.result.path[1:])
     return counts, later
 
 
@@ -73,9 +73,9 @@ def not_renormalised(wanted, offered):
     return rest if float(rest.sum()) > 0 else wanted
 
 
-def likeliest_first(trie, candidates, chances, acceptance, rng):
+def likeliest_first(builder, candidates, chances, acceptance, rng):
     """Siblings by probability, not drawn."""
-    grow_by_draws(trie, candidates, chances, acceptance, first_of_all)
+    grow_by_draws(builder, candidates, chances, acceptance, first_of_all)
 
 
 class First(random.Random):
@@ -86,9 +86,9 @@ class First(random.Random):
 first_of_all = First()
 
 
-def peeping(trie, candidates, chances, acceptance, rng):
+def peeping(builder, candidates, chances, acceptance, rng):
     """Whether a token becomes a node depends on which token it is."""
-    grow_by_draws(trie, candidates, chances, acceptance, Peeping(rng.random()))
+    grow_by_draws(builder, candidates, chances, acceptance, Peeping(rng.random()))
 
 
 class Peeping(random.Random):
@@ -99,7 +99,7 @@ class Peeping(random.Random):
 
 BROKEN = {
     "residual of drawing with replacement": (reanchor.verification, "without", put_back),
-    "residual not renormalised": (reanchor.verification, "beyond", not_renormalised),
+    "residual not renormalised": (reanchor.verification, "residual", not_renormalised),
     "not drawn": (reanchor.proposal.rule, "grow_by_draws", likeliest_first),
     "a shape that knows the token": (reanchor.proposal.rule, "grow_by_draws", peeping),
 }
@@ -124,33 +124,35 @@ def test_places_are_chosen_before_their_tokens():
     )
     shapes = set()
     for seed in range(20):
-        trie = Trie(0, 12, 3)
-        grow_by_draws(trie, candidates, chances, Acceptance(), random.Random(seed))
-        assert len(set(zip(trie.parents, trie.tokens, strict=True))) == len(trie.tokens) == 12
-        shapes.add(tuple(trie.parents))
+        builder = TreeBuilder(0, 12, 3)
+        grow_by_draws(builder, candidates, chances, SiblingAcceptance(), random.Random(seed))
+        assert len(set(zip(builder.parents, builder.tokens, strict=True))) == len(builder.tokens) == 12
+        shapes.add(tuple(builder.parents))
     assert len(shapes) == 1
 
 
 def test_acceptance_is_learnt_by_certainty_and_rank():
-    rng, acceptance = random.Random(0), Acceptance()
+    rng, acceptance = random.Random(0), SiblingAcceptance()
     for _ in range(4000):
         acceptance.learn(0.9, 0, rng.random() < 0.8)
         acceptance.learn(0.2, 1, rng.random() < 0.1)
     assert acceptance.of(0.95, 0) == pytest.approx(0.8, abs=0.15)
     assert acceptance.of(0.25, 1) == pytest.approx(0.1, abs=0.15)
-    assert acceptance.of(0.4, 0) == draws.PRIOR[2][0]
+    assert acceptance.of(0.4, 0) == drawn_tree.PRIOR[2][0]
 
 
 def test_the_accepted_token_that_ends_a_decode_counts_as_accepted():
     tree = Tree([0, 5, 6], [-1, 0, 0], [0, 1, 1], [BASELINE] * 3, [])
-    acceptance = Acceptance()
-    acceptance.learn_all(tree, Verdict([0], [6], [6], stopped=True), [[0.9, 0.1]])
-    first, second = draws.PRIOR[4][:2]
+    acceptance = SiblingAcceptance()
+    acceptance.learn_all(tree, VerifyResult([0], [6], [6], stopped=True), [[0.9, 0.1]])
+    first, second = drawn_tree.PRIOR[4][:2]
     assert acceptance.of(0.9, 0) < first and acceptance.of(0.9, 1) > second
 
 
 def test_a_seed_repeats_and_decodes_differ(model):
-    decoder = SpeculativeDecoder(model, Dealer(), DecodeConfig("ddtree", stochastic="rejection", max_nodes=6))
+    decoder = SpeculativeDecoder(
+        model, Dealer(), DecodeConfig("ddtree", sampling_mode="rejection", max_nodes=6)
+    )
 
     def trees(seed):
         sampling = SamplingConfig(max_new_tokens=12, temperature=1.0, seed=seed)
@@ -161,8 +163,8 @@ def test_a_seed_repeats_and_decodes_differ(model):
 
 def test_an_urn_that_is_emptied_leaves_the_targets_own_draw():
     offered = torch.tensor([0.0, 1.0, 0.0])
-    assert reanchor.verification.without(offered, 1).tolist() == [0, 0, 0]
-    rest = reanchor.verification.beyond(torch.tensor([0.5, 0.3, 0.2]), offered)
+    assert reanchor.verification.remove_token(offered, 1).tolist() == [0, 0, 0]
+    rest = reanchor.verification.residual(torch.tensor([0.5, 0.3, 0.2]), offered)
     torch.testing.assert_close(rest, torch.tensor([5 / 7, 0, 2 / 7]))
 
 
@@ -171,4 +173,4 @@ def test_an_urn_that_is_emptied_leaves_the_targets_own_draw():
 )
 def test_methods_that_do_not_draw_are_refused_with_the_reason(method, reason):
     with pytest.raises(ValueError, match=f"{reason}.*use method dflash or ddtree"):
-        DecodeConfig(method, stochastic="rejection")
+        DecodeConfig(method, sampling_mode="rejection")

@@ -139,9 +139,9 @@ def test_no_drafter_drafts_nothing():
     assert NoDrafter().draft(7, None, (), None).blocks == [[7]]
 
 
-@pytest.mark.parametrize("stack", ["hf", "lean"])
+@pytest.mark.parametrize("forward", ["transformers", "fused"])
 @pytest.mark.parametrize("family", ["qwen3", "gemma3"])
-def test_threads_take_turns_on_one_target(family, stack):
+def test_threads_take_turns_on_one_target(family, forward):
     model = tiny_target(family)
     truth = greedy(model, PROMPT, NEW)
     wrong = []
@@ -149,9 +149,9 @@ def test_threads_take_turns_on_one_target(family, stack):
     def work() -> None:
         for _ in range(4):
             drafter = ScriptedDrafter(PROMPT.tolist() + truth, "second")
-            out = ReAnchorGenerator(model, drafter, config=DecodeConfig("reanchor", stack=stack)).generate(
-                PROMPT[None], max_new_tokens=NEW
-            )
+            out = ReAnchorGenerator(
+                model, drafter, config=DecodeConfig("reanchor", forward=forward)
+            ).generate(PROMPT[None], max_new_tokens=NEW)
             if out[0, len(PROMPT) :].tolist() != truth:
                 wrong.append(out)
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import Step, Tree, Verdict
-from reanchor.proposal import Trie
-from reanchor.stats import Recorder, Round, Stats
+from reanchor.core import Round, Tree, VerifyResult
+from reanchor.proposal import TreeBuilder
+from reanchor.stats import Recorder, RoundStats, Stats
 from tests.tiny import ScriptedDrafter, greedy, tiny_target
 
 PROMPT = torch.tensor([3, 14, 15, 9])
-ROUND = Round(2, 1, 5, 1, 0, 0, 2, 0, 0, 0.1, {"verify": 0.1})
+ROUND = RoundStats(2, 1, 5, 1, 0, 0, 2, 0, 0, 0.1, {"verify": 0.1})
 
 
 def record(mode: str, new: int) -> Stats:
@@ -55,7 +55,7 @@ def test_a_useless_drafter_by_hand():
     "depth, accepted, limit, full",
     [
         (6, 4, 99, True),  # a shifted block went on beyond the four, and was not taken whole
-        (3, 3, 99, False),  # all of a trie that is no block
+        (3, 3, 99, False),  # all of a tree that is no block
         (4, 3, 99, False),
         (4, 4, 6, True),  # the prefill's token, four drafts, the bonus
         (3, 3, 5, None),  # no room for the fourth
@@ -71,13 +71,13 @@ def test_a_full_round_is_one_with_a_block_s_worth_of_drafts(depth, accepted, lim
     assert (only.full, recorder.stats.full_rounds()) == (full, full)
 
 
-def chain_step(depth: int, accepted: int) -> Step:
+def chain_step(depth: int, accepted: int) -> Round:
     """One path, of which so many drafts are taken."""
-    trie = Trie(0)
-    trie.insert(list(range(depth + 1)), 0)
+    builder = TreeBuilder(0)
+    builder.insert(list(range(depth + 1)), 0)
     tokens = [*range(1, accepted + 1), 50]
-    verdict = Verdict(list(range(accepted + 1)), tokens, [], False)
-    return Step(tokens, trie.freeze(), verdict, 1, 0, False)
+    result = VerifyResult(list(range(accepted + 1)), tokens, [], False)
+    return Round(tokens, builder.freeze(), result, 1, 0, False)
 
 
 def test_times_add_up_and_the_dict_is_json():
@@ -101,7 +101,7 @@ def test_adding_up():
 
 
 def test_edges_and_reliability_by_hand():
-    """Root with children 1 (taken) and 2, 1 with child 3 (not taken), 2 with child 4 (nobody came by)."""
+    """Root with children 1 (taken) and 2, 1 with child 3 (not taken), 2 with child 4 (background came by)."""
     tree = Tree(
         [9, 1, 2, 3, 4],
         [-1, 0, 0, 1, 2],
@@ -110,10 +110,10 @@ def test_edges_and_reliability_by_hand():
         [],
         values=[1, 0.8, 0.1, 0.6, 0.05],
     )
-    verdict = Verdict([0, 1], [1, 7], [1, 7, 0, 0, 0], stopped=False)
-    step = Step([1, 7], tree, verdict, drafted=1, retained=0, stopped=False)
+    result = VerifyResult([0, 1], [1, 7], [1, 7, 0, 0, 0], stopped=False)
+    step = Round([1, 7], tree, result, drafted=1, retained=0, stopped=False)
     assert step.edges == [(0.8, True), (0.1, False), (0.75, False)]
-    ended = Step([1, 7], tree, replace(verdict, stopped=True), drafted=1, retained=0, stopped=True)
+    ended = Round([1, 7], tree, replace(result, stopped=True), drafted=1, retained=0, stopped=True)
     assert ended.edges == [(0.8, True), (0.1, False)]  # what the last token would have met was never asked
     rounds = [replace(ROUND, edges=step.edges), replace(ROUND, edges=ended.edges)]
     assert Stats("auto", rounds=rounds).reliability(bins=2) == [
@@ -125,5 +125,5 @@ def test_edges_and_reliability_by_hand():
 
 def test_a_value_too_small_for_a_number_is_no_division_by_zero():
     tree = Tree([9, 1, 2], [-1, 0, 1], [0, 1, 2], [-1, 0, 0], [], values=[1, 0.0, 0.0])
-    verdict = Verdict([0, 1], [1, 2], [1, 2, 0], stopped=False)
-    assert Step([1, 2], tree, verdict, 1, 0, False).edges == [(0.0, True), (0.0, False)]
+    result = VerifyResult([0, 1], [1, 2], [1, 2, 0], stopped=False)
+    assert Round([1, 2], tree, result, 1, 0, False).edges == [(0.0, True), (0.0, False)]

@@ -22,19 +22,19 @@ from transformers import (
 from reanchor import SpeculativeDecoder
 from reanchor.cache import TreeCache
 from reanchor.core import Tree
-from reanchor.proposal import Trie
+from reanchor.proposal import TreeBuilder
 from reanchor.target import Target
 from tests.tiny import FAMILIES, VOCAB, tiny_target
 
 
 def random_tree(rng: random.Random, nodes: int) -> Tree:
-    trie = Trie(rng.randrange(VOCAB))
-    while len(trie.tokens) < nodes:
-        stem = trie.paths[rng.randrange(len(trie.paths))] if trie.paths else [0]
+    builder = TreeBuilder(rng.randrange(VOCAB))
+    while len(builder.tokens) < nodes:
+        stem = builder.paths[rng.randrange(len(builder.paths))] if builder.paths else [0]
         stem = stem[: rng.randint(1, len(stem))]
         tail = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 5))]
-        trie.insert([trie.tokens[node] for node in stem] + tail, 0)
-    return trie.freeze()
+        builder.insert([builder.tokens[node] for node in stem] + tail, 0)
+    return builder.freeze()
 
 
 def root_path(tree: Tree, node: int) -> list[int]:
@@ -82,10 +82,10 @@ def test_a_tree_deeper_than_the_window():
     target = Target(model)
     cache = target.new_cache()
     target.prefill(torch.tensor([1, 2]), cache)
-    trie = Trie(5)
-    trie.insert([5, *range(20, 32)], 0)
-    trie.insert([5, 20, 21, *range(40, 50)], 0)
-    tree = trie.freeze()
+    builder = TreeBuilder(5)
+    builder.insert([5, *range(20, 32)], 0)
+    builder.insert([5, 20, 21, *range(40, 50)], 0)
+    tree = builder.freeze()
     output = target.verify(tree, cache)
     for path in tree.paths:
         text = torch.tensor([1, 2, *(tree.tokens[node] for node in path)])
@@ -100,7 +100,7 @@ def test_the_cache_grows_without_losing_rows(monkeypatch):
     target.prefill(text[:250], cache)
     before = cache.capacity
     for token in text[250:].tolist():
-        output = target.verify(Trie(token).freeze(), cache)
+        output = target.verify(TreeBuilder(token).freeze(), cache)
         cache.commit([0])
     assert cache.capacity > before
     torch.testing.assert_close(output.logits[0], model(text[None]).logits[0, -1])

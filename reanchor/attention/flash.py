@@ -1,6 +1,6 @@
 """The flash-attention backend: dense flash-attention over the prefix with its log-sum-exp, our kernel over
 the tail, both merged in fp32. A window that hides part of the prefix goes to our split-KV kernel whole:
-flash-attention cuts windows by index, a trie needs them cut by depth.
+flash-attention cuts windows by index, a tree needs them cut by depth.
 
 The prefix goes to the first of: flash-attention 3, flash-attention 2 (both read the length on the device),
 torch's own flash kernels (which need the length on the host).

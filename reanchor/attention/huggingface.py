@@ -43,14 +43,14 @@ _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionCall:
     """What one forward of the model is about."""
 
     attention: Attention
     sees: Visibility
 
 
-def refusal(model: nn.Module) -> str | None:
+def attention_refusal(model: nn.Module) -> str | None:
     """Why a model cannot verify through this room, or None."""
     name = type(model).__name__
     layers = attention_modules(model)
@@ -120,11 +120,11 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if all(hasattr(module, part) for part in parts)]
 
 
-class Scope:
+class PatchedAttention:
     """Opens our attention for one model; cheap enough to enter and leave every round."""
 
     def __init__(self, model: nn.Module, attention: Attention) -> None:
-        reason = refusal(model)
+        reason = attention_refusal(model)
         if reason is not None:
             raise ValueError(f"{reason}; verify through the model's own attention and a dense mask instead")
         self.attention = attention
@@ -133,10 +133,10 @@ class Scope:
         self.configs = list({id(config): config for config in configs}.values())
         self.before: list[list[Any]] = []
 
-    def keywords(self, sees: Visibility) -> dict[str, Call]:
-        return {KEYWORD: Call(self.attention, sees)}
+    def keywords(self, sees: Visibility) -> dict[str, AttentionCall]:
+        return {KEYWORD: AttentionCall(self.attention, sees)}
 
-    def __enter__(self) -> Scope:
+    def __enter__(self) -> PatchedAttention:
         register()
         self.before.append([config._attn_implementation_internal for config in self.configs])
         self.assign([NAME] * len(self.configs))
@@ -208,7 +208,7 @@ def check(
     key: Tensor,
     value: Tensor,
     sliding_window: int | None,
-    call: Call | None,
+    call: AttentionCall | None,
     keywords: dict[str, Any],
 ) -> None:
     """Refuse what this room would compute wrongly."""

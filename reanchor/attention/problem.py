@@ -6,7 +6,7 @@ L+T) are the tail: row L+j has position L + tail_depths[j], and query v, at posi
 exactly when bit j of its words is set. A window W hides every row whose position is W or more away from
 the query's.
 
-A trie is the case T = N with every node seeing its ancestors and itself; a batch of draft blocks is the
+A tree is the case T = N with every node seeing its ancestors and itself; a batch of draft blocks is the
 case where the tail holds retained rows, then the blocks' slots, and every slot sees its own block and its
 part of the retained rows. Further letters: L prefix rows, T tail rows, S rows allocated, Hq and Hkv query
 and key heads, G = Hq / Hkv, D head size.

@@ -33,7 +33,7 @@ BACKENDS = {
 
 
 @dataclass(frozen=True)
-class Pick:
+class BackendChoice:
     backend: Backend
     refusals: dict[str, str]  # name -> why it was passed over, in the table's order
 
@@ -43,14 +43,14 @@ def check_choice(choice: str) -> None:
         raise ValueError(f"attention must be one of auto, {', '.join(BACKENDS)}, got {choice!r}")
 
 
-def pick(problem: Problem, choice: str = "auto") -> Pick:
+def pick(problem: Problem, choice: str = "auto") -> BackendChoice:
     """The first backend that takes the problem, or the one named; ValueError when that one declines."""
     check_choice(choice)
     refusals: dict[str, str] = {}
     for backend in BACKENDS.values() if choice == "auto" else [BACKENDS[choice]]:
         refusal = backend.decline(problem)
         if refusal is None:
-            return Pick(backend, refusals)
+            return BackendChoice(backend, refusals)
         refusals[backend.name] = refusal
     if choice == "auto":
         raise ValueError(
@@ -68,7 +68,7 @@ class Attention:
 
     choice: str = "auto"
     refused: str | None = None
-    picks: dict[tuple[object, ...], Pick] = field(default_factory=dict)
+    picks: dict[tuple[object, ...], BackendChoice] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice(self.choice)

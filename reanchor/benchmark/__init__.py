@@ -1,1 +1,1 @@
-"""Measurement: contestants side by side on the same prompts, gated on equality; it prints nothing."""
+"""Measurement: methods side by side on the same prompts, gated on equality; it prints nothing."""

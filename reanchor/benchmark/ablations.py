@@ -9,8 +9,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from reanchor.benchmark import paper
-from reanchor.benchmark.contestant import Contestant, Engine
-from reanchor.benchmark.counters import Agreement, Alignment, Earliest, Observed, Tally
+from reanchor.benchmark.counters import Agreement, Alignment, CountingDrafter, Earliest, RoundCounter
+from reanchor.benchmark.runners import EngineRunner, MethodRunner
 from reanchor.config import DecodeConfig
 from reanchor.drafters.base import Drafter
 
@@ -21,7 +21,7 @@ class Variant:
 
     name: str
     settings: dict[str, Any]
-    counter: Callable[[Observed], Tally] | None = None
+    counter: Callable[[CountingDrafter], RoundCounter] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,16 @@ ABLATIONS = {
 }
 
 
-def contestants_of(
+def ablation_methods(
     ablation: Ablation, model: PreTrainedModel, drafter: Drafter, base: DecodeConfig
-) -> list[Contestant]:
+) -> list[MethodRunner]:
     """Plain decoding, against which all are judged, and every variant of `base`."""
-    made: list[Contestant] = [Engine("plain", model, None, replace(base, method="plain"))]
+    made: list[MethodRunner] = [EngineRunner("plain", model, None, replace(base, method="plain"))]
     for variant in ablation.variants:
         config = replace(base, **{"method": "reanchor", **variant.settings})
         if variant.counter is None:
-            made.append(Engine(variant.name, model, drafter, config))
+            made.append(EngineRunner(variant.name, model, drafter, config))
         else:
-            observed: Any = Observed(drafter)
-            made.append(Engine(variant.name, model, observed, config, variant.counter(observed)))
+            observed: Any = CountingDrafter(drafter)
+            made.append(EngineRunner(variant.name, model, observed, config, variant.counter(observed)))
     return made

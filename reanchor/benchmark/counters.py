@@ -1,14 +1,14 @@
-"""Counts over the steps of a decode that the paper's tables 1, 5 and 8 are made of."""
+"""Counts over the rounds of a decode that the paper's tables 1, 5 and 8 are made of."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from reanchor.core import Draft, Step
+from reanchor.core import Draft, Round
 from reanchor.proposal.matching import sites
 
 
-class Observed:
+class CountingDrafter:
     """A drafter that leaves its last draft to be looked at."""
 
     def __init__(self, drafter: Any) -> None:
@@ -28,16 +28,16 @@ class Observed:
         return last
 
 
-class Tally:
+class RoundCounter:
     """Named counts since the last `take`."""
 
     names: tuple[str, ...] = ()
 
-    def __init__(self, drafter: Observed) -> None:
+    def __init__(self, drafter: CountingDrafter) -> None:
         self.drafter = drafter
         self.counts = dict.fromkeys(self.names, 0)
 
-    def see(self, step: Step) -> None:
+    def see(self, round_: Round) -> None:
         raise NotImplementedError
 
     def take(self) -> dict[str, int]:
@@ -45,12 +45,12 @@ class Tally:
         return counts
 
 
-class Alignment(Tally):
+class Alignment(RoundCounter):
     """Where shifted blocks start in the baseline (Table 5), over blocks that start somewhere in it."""
 
     names = ("blocks", "matched", "shifted_only", "multiple")
 
-    def see(self, step: Step) -> None:
+    def see(self, round_: Round) -> None:
         draft = self.drafter.taken()
         if draft is None:
             return
@@ -62,8 +62,8 @@ class Alignment(Tally):
             self.counts["multiple"] += len(found) > 1
 
 
-class Earliest(Tally):
-    """How often the earliest site is as good as any (Table 8); the trie holds the paths of all sites.
+class Earliest(RoundCounter):
+    """How often the earliest site is as good as any (Table 8); the tree holds the paths of all sites.
 
     A group is a round and an offset. It is eligible when one of its paths is accepted as far as the best of the
     round, and won when the earliest site's path is.
@@ -71,21 +71,21 @@ class Earliest(Tally):
 
     names = ("groups", "eligible", "won")
 
-    def see(self, step: Step) -> None:
+    def see(self, round_: Round) -> None:
         draft = self.drafter.taken()
         if draft is None:
             return
-        baseline, accepted = draft.blocks[0], step.tokens[: step.accepted]
+        baseline, accepted = draft.blocks[0], round_.tokens[: round_.accepted]
         for block in draft.blocks[1:]:
             paths = [baseline[1:site] + block[site == 0 :] for site in sites(baseline, block)]
             if paths:
-                lengths = [common(path, accepted) for path in paths]
+                lengths = [common_prefix_length(path, accepted) for path in paths]
                 self.counts["groups"] += 1
                 self.counts["eligible"] += max(lengths) == len(accepted)
                 self.counts["won"] += lengths[0] == len(accepted)
 
 
-class Agreement(Tally):
+class Agreement(RoundCounter):
     """Drafts behind the first rejected one that are the target's own choice all the same (Table 1).
 
     For chains: the drafts are the nodes in order.
@@ -93,17 +93,17 @@ class Agreement(Tally):
 
     names = ("after_rejection", "agreeing")
 
-    def see(self, step: Step) -> None:
-        tree, verdict = step.tree, step.verdict
-        first = len(verdict.path)  # the node of the first draft that was not accepted
-        if first >= len(tree) or tree.tokens[first] == verdict.tokens[-1]:
+    def see(self, round_: Round) -> None:
+        tree, result = round_.tree, round_.result
+        first = len(result.path)  # the node of the first draft that was not accepted
+        if first >= len(tree) or tree.tokens[first] == result.tokens[-1]:
             return  # all accepted, or decoding ended with an accepted one
         for node in range(first + 1, len(tree)):
             self.counts["after_rejection"] += 1
-            self.counts["agreeing"] += tree.tokens[node] == verdict.choices[tree.parents[node]]
+            self.counts["agreeing"] += tree.tokens[node] == result.choices[tree.parents[node]]
 
 
-def common(left: list[int], right: list[int]) -> int:
+def common_prefix_length(left: list[int], right: list[int]) -> int:
     """Length of the common prefix."""
     same = 0
     while same < min(len(left), len(right)) and left[same] == right[same]:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from reanchor.benchmark import paper
 from reanchor.benchmark.ablations import Ablation
-from reanchor.benchmark.report import ALL, Cell
+from reanchor.benchmark.aggregation import ALL, Cell
 
 MEAN = "mean"  # over the datasets, each counted once
 SWEPT = re.compile(r"(\S+) (\w+)=(\S+)")
 
 
 @dataclass(frozen=True)
-class Finding:
+class AblationResult:
     """A figure of a row of an ablation: a share, an acceptance length, or how much longer one is."""
 
     row: str
@@ -44,7 +44,7 @@ def break_even(cell: Cell) -> float | None:
 
 
 def place_of(name: str) -> tuple[str, str, str] | None:
-    """Method, knob and value of a sweep's contestant; None for one that ran once."""
+    """Method, knob and value of a sweep's method; None for one that ran once."""
     found = SWEPT.fullmatch(name)
     return (found[1], found[2], found[3]) if found else None
 
@@ -52,19 +52,25 @@ def place_of(name: str) -> tuple[str, str, str] | None:
 def gains(found: Sequence[Cell]) -> list[Gain]:
     by = {(each.dataset, each.temperature, each.method): each for each in found}
     return [
-        Gain(dataset, at, over(ours.tau, theirs.tau), over(ours.speedup, theirs.speedup), paper.GAIN.get(at))
+        Gain(
+            dataset,
+            at,
+            gain_over(ours.tau, theirs.tau),
+            gain_over(ours.speedup, theirs.speedup),
+            paper.GAIN.get(at),
+        )
         for (dataset, at, method), ours in by.items()
         if method == "reanchor" and (theirs := by.get((dataset, at, "dflash"))) is not None
     ]
 
 
-def over(ours: float | None, theirs: float | None) -> float | None:
+def gain_over(ours: float | None, theirs: float | None) -> float | None:
     return ours / theirs - 1 if ours and theirs else None
 
 
-def findings(found: Sequence[Cell], ablation: Ablation) -> list[Finding]:
+def findings(found: Sequence[Cell], ablation: Ablation) -> list[AblationResult]:
     """Row by row and temperature by temperature: every dataset, then their mean."""
-    made: list[Finding] = []
+    made: list[AblationResult] = []
     alone = [each for each in found if each.dataset != ALL]
     for temperature in dict.fromkeys(each.temperature for each in alone):
         these = [each for each in alone if each.temperature == temperature]
@@ -75,24 +81,24 @@ def findings(found: Sequence[Cell], ablation: Ablation) -> list[Finding]:
     return made
 
 
-def mean(own: Sequence[Finding], said: str | None) -> Finding:
+def mean(own: Sequence[AblationResult], said: str | None) -> AblationResult:
     known = [each.value for each in own if each.value is not None]
     value = sum(known) / len(known) if known else None
-    return Finding(own[0].row, MEAN, own[0].temperature, value, paper=said)
+    return AblationResult(own[0].row, MEAN, own[0].temperature, value, paper=said)
 
 
-def shares(found: Sequence[Cell], ablation: Ablation) -> list[Finding]:
+def shares(found: Sequence[Cell], ablation: Ablation) -> list[AblationResult]:
     made = []
     for share in ablation.shares:
         for each in found:
             if each.method == ablation.variants[0].name:
                 part, of = each.counts.get(share.part, 0), each.counts.get(share.of, 0)
                 value = part / of if of else None
-                made.append(Finding(share.name, each.dataset, each.temperature, value, part, of))
+                made.append(AblationResult(share.name, each.dataset, each.temperature, value, part, of))
     return made
 
 
-def lengths(found: Sequence[Cell], ablation: Ablation) -> list[Finding]:
+def lengths(found: Sequence[Cell], ablation: Ablation) -> list[AblationResult]:
     base = {each.dataset: each.tau for each in found if each.method == ablation.against}
     made = []
     for variant in ablation.variants:
@@ -100,5 +106,5 @@ def lengths(found: Sequence[Cell], ablation: Ablation) -> list[Finding]:
             if each.method == variant.name:
                 less = base[each.dataset] if ablation.against else 0.0
                 value = None if each.tau is None or less is None else each.tau - less
-                made.append(Finding(variant.name, each.dataset, each.temperature, value))
+                made.append(AblationResult(variant.name, each.dataset, each.temperature, value))
     return made

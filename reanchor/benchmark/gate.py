@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reanchor.proposal import Trie
+from reanchor.proposal import TreeBuilder
 from reanchor.target import Target
 
 EXACT = (torch.float32, torch.float64)
@@ -108,8 +108,8 @@ class Gate:
         parts = []
         for at in range(start, len(prefix), width):
             chunk = prefix[at : at + width].tolist()
-            trie = Trie(chunk[0])
-            trie.insert(chunk, 0)
-            parts.append(self.target.verify(trie.freeze(), cache).logits.float())
+            builder = TreeBuilder(chunk[0])
+            builder.insert(chunk, 0)
+            parts.append(self.target.verify(builder.freeze(), cache).logits.float())
             cache.commit(list(range(len(chunk))))
         return torch.cat(parts)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reanchor.benchmark import costs
+from reanchor.benchmark import pass_latency
 from reanchor.benchmark.ablations import ABLATIONS
-from reanchor.benchmark.costs import Costs
-from reanchor.benchmark.shape import trouble
+from reanchor.benchmark.pass_latency import PassLatency
+from reanchor.benchmark.schema import trouble
 from reanchor.benchmark.sweep import parse
 
 NEEDED: dict[str, Any] = {"target": str, "drafter": str | None, "dtype": str, "methods": list[str]}
 PERHAPS: dict[str, Any] = {
     "temperatures": list[float], "prompts": dict[str, list[str]], "ablation": str, "sweep": list[str],
-    "costs": Costs,
+    "costs": PassLatency,
 }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def study_trouble(header: Mapping[str, Any]) -> str | None:
     try:
         for text in header.get("sweep", ()):
             parse(text)
-            measured = costs.from_dict(header["costs"])
+            measured = pass_latency.from_dict(header["costs"])
             _ = measured.break_even(1, 1), 1 / measured.draft[1]
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         return f"its sweep cannot be shown ({type(error).__name__}: {error})"

@@ -1,11 +1,11 @@
-"""What one contestant made of one prompt, and how it lies in a results file."""
+"""What one method made of one prompt, and how it lies in a results file."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from reanchor.stats import Round, Stats
+from reanchor.stats import RoundStats, Stats
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Outcome:
     first_seconds: float  # to the first token: the prefill
     decode_seconds: float  # everything after it
     passes: int  # target passes after the prefill
-    rounds: list[Round]
+    rounds: list[RoundStats]
     memory: int | None = None  # peak bytes while it ran, where the machine tells
     counts: dict[str, int] = field(default_factory=dict)  # what a counter made of its steps
     prefilled: int = 1  # tokens that the first pass gave; a loop may verify drafts in it
@@ -48,8 +48,8 @@ def from_dict(given: dict[str, Any]) -> Outcome:
     rounds = []
     if columns:
         stages = columns.pop("stages")
-        names = [each.name for each in fields(Round) if each.name in columns]  # an older file has fewer
+        names = [each.name for each in fields(RoundStats) if each.name in columns]  # an older file has fewer
         for index in range(len(columns["tokens"])):
             split = {stage: seconds[index] for stage, seconds in stages.items()}
-            rounds.append(Round(**{name: columns[name][index] for name in names}, stages=split))
+            rounds.append(RoundStats(**{name: columns[name][index] for name in names}, stages=split))
     return Outcome(**{**given, "rounds": rounds})

@@ -9,8 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from reanchor.benchmark import memory
-from reanchor.benchmark.contestant import Contestant, HuggingFace, PassClock
 from reanchor.benchmark.outcome import Outcome
+from reanchor.benchmark.runners import HuggingFaceRunner, MethodRunner, PassClock
 from reanchor.config import SamplingConfig
 from reanchor.target import end_ids
 
@@ -19,15 +19,15 @@ LOOKUP_TOKENS = 10  # as HF's own documentation sets it
 ZLAB_INSTALL = "pip install --no-deps dflash"
 
 
-def peer(name: str, model: PreTrainedModel, drafter_folder: Path | None) -> Contestant:
+def peer(name: str, model: PreTrainedModel, drafter_folder: Path | None) -> MethodRunner:
     if name == "prompt-lookup":
-        return HuggingFace(name, model, prompt_lookup_num_tokens=LOOKUP_TOKENS)
+        return HuggingFaceRunner(name, model, prompt_lookup_num_tokens=LOOKUP_TOKENS)
     if name == "zlab":
-        return ZLab(model, drafter_folder)
+        return ZLabRunner(model, drafter_folder)
     raise ValueError(f"no peer {name!r}: known are {', '.join(PEERS)}")
 
 
-class ZLab:
+class ZLabRunner:
     """`dflash_generate` of the package dflash, given the checkpoint's folder."""
 
     name = "zlab"

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reanchor.benchmark.aggregation import ALL, PLAIN, Cell, cells
 from reanchor.benchmark.findings import place_of
-from reanchor.benchmark.record import Record
-from reanchor.benchmark.report import ALL, PLAIN, Cell, cells
+from reanchor.benchmark.record import PromptRecord
 from reanchor.benchmark.results import Results
-from reanchor.stats import Round, Stats
+from reanchor.stats import RoundStats, Stats
 
 INSTALL = "pip install 'reanchor-decoding[bench]'"
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
@@ -25,7 +25,7 @@ WRAPPED = 110  # letters of a title's line
 Picture = Callable[[Any], bool]
 
 
-def draw(results: Results, folder: Path) -> list[Path]:
+def draw_plots(results: Results, folder: Path) -> list[Path]:
     """Every picture of every temperature, as PNG files in `folder`. A sweep is drawn over its knobs."""
     try:
         import matplotlib
@@ -48,7 +48,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
     return drawn
 
 
-def compared(found: Sequence[Cell], records: Sequence[Record]) -> dict[str, Picture]:
+def compared(found: Sequence[Cell], records: Sequence[PromptRecord]) -> dict[str, Picture]:
     rounds = {name: list(rounds_of(records, name)) for name in records[0].methods if name not in PLAIN}
     return {
         "acceptance-lengths": partial(histograms, found=found),
@@ -98,7 +98,7 @@ def whole(found: Sequence[Cell]) -> list[Cell]:
     return [each for each in together if each.method not in PLAIN and each.histogram]
 
 
-def rounds_of(records: Sequence[Record], method: str) -> Iterator[Round]:
+def rounds_of(records: Sequence[PromptRecord], method: str) -> Iterator[RoundStats]:
     """A loop that is not ours tells nothing of its rounds."""
     for record in records:
         for outcome in record.outcomes(method):
@@ -168,7 +168,7 @@ def binned(counts: dict[int, int], last: int) -> list[float]:
     return [*exact, sum(count for length, count in counts.items() if length >= last) / rounds]
 
 
-def positions(figure: Any, rounds: dict[str, list[Round]]) -> bool:
+def positions(figure: Any, rounds: dict[str, list[RoundStats]]) -> bool:
     """Acceptance of the draft at a depth, given that all before it were accepted."""
     axes, drawn = figure.subplots(), False
     for index, (method, own) in enumerate(rounds.items()):
@@ -185,7 +185,7 @@ def positions(figure: Any, rounds: dict[str, list[Round]]) -> bool:
     return drawn
 
 
-def reached(rounds: Sequence[Round], depth: int) -> bool:
+def reached(rounds: Sequence[RoundStats], depth: int) -> bool:
     """Did enough rounds get there? The deeper, the fewer."""
     return sum(each.depth >= depth and each.accepted >= depth - 1 for each in rounds) >= FEWEST
 
@@ -285,7 +285,7 @@ def split(figure: Any, found: Sequence[Cell]) -> bool:
     return True
 
 
-def nodes_accepted(figure: Any, rounds: dict[str, list[Round]]) -> bool:
+def nodes_accepted(figure: Any, rounds: dict[str, list[RoundStats]]) -> bool:
     """Mean tokens of a round against the nodes it verified; an area says how many rounds."""
     axes, drawn = figure.subplots(), False
     for index, (method, own) in enumerate(rounds.items()):
@@ -308,7 +308,7 @@ def grouped(pairs: Iterator[tuple[int, int]]) -> dict[int, list[int]]:
     return {name: groups[name] for name in sorted(groups) if len(groups[name]) >= FEWEST}
 
 
-def reliability(figure: Any, rounds: Sequence[Round]) -> bool:
+def reliability(figure: Any, rounds: Sequence[RoundStats]) -> bool:
     """Method auto: how often edges of a price were taken, and tokens committed against tokens expected."""
     bins = [each for each in Stats("auto", rounds=list(rounds)).reliability() if each["edges"] >= FEWEST]
     groups = grouped((round(each.expected or 0.0), each.tokens) for each in rounds)

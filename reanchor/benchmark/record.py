@@ -1,4 +1,4 @@
-"""What a run leaves of one prompt: every contestant's outcome in every turn. A line of a results file."""
+"""What a run leaves of one prompt: every method's outcome in every turn. A line of a results file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Key = tuple[str, float, str]  # dataset, temperature, prompt
 
 
 @dataclass(frozen=True)
-class Record:
+class PromptRecord:
     dataset: str
     id: str
     temperature: float
     order: list[str]  # who ran when
     prompt_tokens: list[int]  # [turns]
-    turns: list[dict[str, Outcome]]  # [turns], by contestant
+    turns: list[dict[str, Outcome]]  # [turns], by method
     differences: list[Difference] = field(default_factory=list)
     right: dict[str, bool] = field(default_factory=dict)  # where a reference answer could be compared
     cut: list[str] = field(
@@ -47,7 +47,7 @@ class Record:
         return {**vars(self), "turns": turns, "differences": differences}
 
 
-def from_dict(given: dict[str, Any]) -> Record:
+def from_dict(given: dict[str, Any]) -> PromptRecord:
     turns = [{name: outcome.from_dict(each) for name, each in turn.items()} for turn in given["turns"]]
     differences = [Difference(**each) for each in given["differences"]]
-    return Record(**{**given, "turns": turns, "differences": differences})
+    return PromptRecord(**{**given, "turns": turns, "differences": differences})

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from reanchor.benchmark import header as headers
-from reanchor.benchmark import record, shape
-from reanchor.benchmark.record import Key, Record
+from reanchor.benchmark import record, schema
+from reanchor.benchmark.record import Key, PromptRecord
 from reanchor.benchmark.skip import Skip
 
 FORMAT = 1
@@ -26,7 +26,7 @@ AGAIN = "restore the file, or delete that line to measure its prompt again"
 class Results:
     path: Path
     header: dict[str, Any]
-    records: list[Record] = field(default_factory=list)
+    records: list[PromptRecord] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
 
     @property
@@ -50,12 +50,12 @@ class Results:
             parts.append(f"{len(self.skips)} skipped")
         return ", ".join(parts)
 
-    def append(self, each: Record | Skip) -> None:
+    def append(self, each: PromptRecord | Skip) -> None:
         with self.path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(each.to_dict()) + "\n")
         self.keep(each)
 
-    def keep(self, each: Record | Skip) -> None:
+    def keep(self, each: PromptRecord | Skip) -> None:
         if isinstance(each, Skip):
             self.skips.append(each)
         else:
@@ -137,7 +137,7 @@ def header_in(lines: Sequence[str], path: Path) -> dict[str, Any]:
     return header
 
 
-def each_of(line: str, header: dict[str, Any], path: Path, number: int) -> Record | Skip:
+def each_of(line: str, header: dict[str, Any], path: Path, number: int) -> PromptRecord | Skip:
     try:
         given = json.loads(line)
     except json.JSONDecodeError as error:
@@ -145,7 +145,9 @@ def each_of(line: str, header: dict[str, Any], path: Path, number: int) -> Recor
     if not isinstance(given, dict):
         raise damaged(path, number, "not an object")
     kept = "skipped" in given
-    found = shape.object_trouble(given, Skip, "", {}) if kept else shape.trouble_of(given, header["methods"])
+    found = (
+        schema.object_trouble(given, Skip, "", {}) if kept else schema.trouble_of(given, header["methods"])
+    )
     if found:
         raise damaged(path, number, found)
     try:

@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from transformers import PreTrainedModel
 
-from reanchor.benchmark.contestant import Contestant, Engine, HuggingFace
+from reanchor.benchmark.runners import EngineRunner, HuggingFaceRunner, MethodRunner
 from reanchor.config import DEFAULT_NODES, DecodeConfig
 from reanchor.drafters.base import Drafter
 
@@ -32,7 +32,7 @@ class Sweep:
         return f"{method} {self.knob}={worded(value)}"
 
     def runs(self) -> list[tuple[str, str, Any]]:
-        """Name, method and value of every contestant, each once."""
+        """Name, method and value of every method, each once."""
         named = {
             self.name(method, value): (method, value) for value in self.values for method in self.methods
         }
@@ -76,28 +76,28 @@ def value_of(hint: Any, text: str, whole: str) -> Any:
     return text
 
 
-def contestants_of(
+def sweep_methods(
     sweeps: Sequence[Sweep],
     model: PreTrainedModel,
     drafter: Drafter,
     base: DecodeConfig,
     settings: Mapping[str, Mapping[str, Any]],
     once: Sequence[str] = ONCE,
-) -> list[Contestant]:
+) -> list[MethodRunner]:
     """The methods that run once, and every value of every knob, the others as in `base`. settings: of a method."""
-    made: list[Contestant] = []
+    made: list[MethodRunner] = []
     for method in ONCE:
         if method == "hf" and method in once:
-            made.append(HuggingFace("hf", model))
+            made.append(HuggingFaceRunner("hf", model))
         elif method in once:
-            made.append(Engine(method, model, drafter, replace(base, **settings[method])))
+            made.append(EngineRunner(method, model, drafter, replace(base, **settings[method])))
     for sweep in sweeps:
         for name, method, value in sweep.runs():
             config = replace(base, **{**settings[method], sweep.knob: value})
-            made.append(Engine(name, model, drafter, config))
+            made.append(EngineRunner(name, model, drafter, config))
     return made
 
 
 def methods_in(names: Sequence[str], knob: str) -> list[str]:
-    """The methods that a run of contestants with these names swept over a knob."""
+    """The methods that a run of methods with these names swept over a knob."""
     return list(dict.fromkeys(name.partition(" ")[0] for name in names if f" {knob}=" in name))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from reanchor.drafters.config import LayerRule
-from reanchor.drafters.keys import Keys
+from reanchor.drafters.drafter_config import LayerRule
+from reanchor.drafters.keys import ConfigKeys
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def layer_rules(keys: Keys, layers: int) -> tuple[LayerRule, ...]:
+def layer_rules(keys: ConfigKeys, layers: int) -> tuple[LayerRule, ...]:
     kinds = layer_kinds(keys, layers)
     causal = keys.get("is_causal", keys.get("causal"))
     return tuple(layer_rule(kind, causal, keys) for kind in kinds)
 
 
-def layer_kinds(keys: Keys, layers: int) -> list[Any]:
+def layer_kinds(keys: ConfigKeys, layers: int) -> list[Any]:
     kinds = keys.get("layer_types")
     if kinds is None:  # before layer types were written out
         first = keys.get("max_window_layers", 0) if keys.get("use_sliding_window") else layers
@@ -26,7 +26,7 @@ def layer_kinds(keys: Keys, layers: int) -> list[Any]:
     return kinds
 
 
-def layer_rule(kind: Any, causal: bool | None, keys: Keys) -> LayerRule:
+def layer_rule(kind: Any, causal: bool | None, keys: ConfigKeys) -> LayerRule:
     """An explicit causality holds for every layer; else a sliding layer is causal and a full one is not.
 
     speculators say it for sliding layers alone, and the other way round; a window for every layer (use_swa)

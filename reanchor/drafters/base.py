@@ -11,10 +11,10 @@ from reanchor.core import Draft, Retained
 
 Carry = Literal["none", "baseline", "all"]  # which blocks read the retained states as carried rows
 # scores [blocks, M] -> a drawn column of each [blocks, 1] and the distribution it was drawn from [blocks, M]
-Draw = Callable[[Tensor], tuple[Tensor, Tensor]]
+DrawFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
 # scores [rows, M], how many places after the anchor's successor each row's token stands, the tokens that the columns
-# are (None: all in order) -> scores of which the largest is the one that would be drawn (`Choice.race`)
-Race = Callable[[Tensor, Sequence[int], Tensor | None], Tensor]
+# are (None: all in order) -> scores of which the largest is the one that would be drawn (`TokenSelector.race`)
+CoupleFunction = Callable[[Tensor, Sequence[int], Tensor | None], Tensor]
 
 
 class Drafter(Protocol):
@@ -38,15 +38,16 @@ class Drafter(Protocol):
         cache: Any,
         top_k: int = 0,
         carry: Carry = "none",
-        draw: Draw | None = None,
-        race: Race | None = None,
+        draw: DrawFunction | None = None,
+        couple: CoupleFunction | None = None,
     ) -> Draft:
         """Baseline block of `anchor` at position len(cache) and, for every d in `shifts`, the block anchored
         at retained.tokens[d-1] at position len(cache)+d with context F_{<i}, R_1..R_d; one batched call.
 
         Leaves the cache as it was. top_k > 0 also fills `candidates` and `log_probs`. `carry` is asked only of a
         drafter that has an attribute `carryover`, true. `draw` replaces the argmax and fills `distribution`;
-        `race` bends all scores before anything is chosen by them; asked only where an attribute `races` is true.
+        `couple` rescales all scores before anything is chosen by them; it is asked only of a drafter whose
+        `supports_coupling` is true.
         """
 
 
@@ -71,7 +72,7 @@ class NoDrafter:
         cache: None,
         top_k: int = 0,
         carry: Carry = "none",
-        draw: Draw | None = None,
-        race: Race | None = None,
+        draw: DrawFunction | None = None,
+        couple: CoupleFunction | None = None,
     ) -> Draft:
         return Draft((), [[anchor]])

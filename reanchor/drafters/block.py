@@ -14,21 +14,21 @@ from torch import Tensor, nn
 from reanchor.argmax import argmax
 from reanchor.attention.table import Attention
 from reanchor.core import Draft, Retained
-from reanchor.drafters.base import Carry, Draw, Race
-from reanchor.drafters.body import Body
-from reanchor.drafters.config import DrafterConfig
+from reanchor.drafters.base import Carry, CoupleFunction, DrawFunction
+from reanchor.drafters.block_mask import BlockLayout, block_mask, layout_blocks
+from reanchor.drafters.body import DrafterBody
 from reanchor.drafters.context import ContextCache
-from reanchor.drafters.correction import Corrector, Proposal, walk
 from reanchor.drafters.domino import DominoHead
-from reanchor.drafters.fixed import FixedDraft, refusal
+from reanchor.drafters.drafter_config import DrafterConfig
+from reanchor.drafters.logits_head import LogitsHead, SlotProposals, decode_slots
 from reanchor.drafters.markov import ConfidenceHead, MarkovHead
 from reanchor.drafters.selector import CandidateSelector
-from reanchor.drafters.visibility import Layout, layout_blocks, sight
+from reanchor.drafters.static_draft import StaticShapeDraft, static_draft_refusal
 from reanchor.linear import apply
 from reanchor.packing import pack, packable
 
 
-def ranked(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def topk_log_probs(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Log-probabilities and columns of the likeliest. [blocks, K, M] -> two of [blocks, K, count]
 
     A CPU takes one block after the other, as long as its scores lie in the cache.
@@ -43,7 +43,7 @@ class BlockDrafter(nn.Module):
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
-        self.config, self.body = config, Body(config)
+        self.config, self.body = config, DrafterBody(config)
         hidden, vocabulary, scored = config.hidden_size, config.vocab_size, config.scored
         if config.own_embedding:
             self.embed_tokens = nn.Embedding(vocabulary, hidden)
@@ -65,7 +65,7 @@ class BlockDrafter(nn.Module):
         self.tap_layers, self.block_size = config.tap_layers, config.block_size
         self.proposals = config.proposals
         self.groups = config.heads // config.kv_heads
-        self.races = True  # it can draft what the numbers of the target's draw favour
+        self.supports_coupling = True  # it can draft what the numbers of the target's draw favour
         self.confidence_threshold = 0.0  # proposals from the first less sure on are not made; 0 makes all
         self.borrowed: tuple[Any, Any] = (None, None)
         self.attention = Attention()  # what attends to blocks; replace it to choose
@@ -106,7 +106,7 @@ class BlockDrafter(nn.Module):
         return self.config.carryover
 
     @property
-    def corrector(self) -> Corrector | None:
+    def logits_head(self) -> LogitsHead | None:
         for part in ("markov_head", "domino", "candidate_selector"):
             if part in self._modules:
                 return getattr(self, part)
@@ -134,8 +134,8 @@ class BlockDrafter(nn.Module):
         cache: ContextCache,
         top_k: int = 0,
         carry: Carry = "none",
-        draw: Draw | None = None,
-        race: Race | None = None,
+        draw: DrawFunction | None = None,
+        couple: CoupleFunction | None = None,
     ) -> Draft:
         offsets = (0, *shifts)
         assert all(0 < shift <= len(retained) for shift in shifts), "a shift needs its retained state"
@@ -144,14 +144,14 @@ class BlockDrafter(nn.Module):
         ids[:, 0] = torch.tensor(anchors)
         ids = ids.to(self.device)
         hidden = self.states(ids, offsets, retained.features, cache, carry)  # [blocks, K, H]
-        proposal = self.propose(hidden, ids[:, 0], draw, race, offsets)
+        proposal = self.propose(hidden, ids[:, 0], draw, couple, offsets)
         tokens = torch.cat([ids[:, :1], proposal.tokens], dim=1)  # [blocks, K + 1]
         confidence = self.confidence(hidden, tokens)
         blocks = tokens.tolist() if confidence is None else self.cut(tokens, confidence)
         distribution = None if proposal.drawn_from is None else self.over_vocabulary(proposal)
         if not top_k:
             return Draft(offsets, blocks, distribution=distribution, confidence=confidence)
-        log_probs, best = ranked(proposal.scores, top_k)
+        log_probs, best = topk_log_probs(proposal.scores, top_k)
         candidates = self.target_ids(best) if proposal.ids is None else proposal.ids.gather(-1, best)
         return Draft(offsets, blocks, candidates, log_probs, distribution, confidence)
 
@@ -179,13 +179,15 @@ class BlockDrafter(nn.Module):
         cache.settle()
         return hidden.view(*ids.shape, -1)[:, self.block_size - self.proposals :]
 
-    def run(self, embedded: Tensor, context: Tensor, layout: Layout, cache: ContextCache) -> Tensor:
+    def run(self, embedded: Tensor, context: Tensor, layout: BlockLayout, cache: ContextCache) -> Tensor:
         committed, rules = len(cache), self.config.rules
         positions = np.concatenate([np.arange(cache.projected, committed), committed + layout.keys])
         angles = self.body.rotary(
             torch.from_numpy(positions).to(self.device), committed + layout.reach, embedded
         )
-        sights = {rule: sight(layout, rule, committed, self.device, self.attention) for rule in set(rules)}
+        sights = {
+            rule: block_mask(layout, rule, committed, self.device, self.attention) for rule in set(rules)
+        }
         stores = [partial(cache.extend, layer) for layer in range(len(rules))]
         return self.body(embedded, context, angles, stores, [sights[rule] for rule in rules])
 
@@ -198,9 +200,9 @@ class BlockDrafter(nn.Module):
 
     def score(self, hidden: Tensor) -> Tensor:
         """The scores of slots alone. [blocks, K, H] -> [blocks, K, M]"""
-        return self.bend(apply(self.borrowed[1], hidden.to(self.head_dtype)))
+        return self.scale_logits(apply(self.borrowed[1], hidden.to(self.head_dtype)))
 
-    def bend(self, logits: Tensor) -> Tensor:
+    def scale_logits(self, logits: Tensor) -> Tensor:
         """What the config does to the head's logits."""
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier
@@ -212,24 +214,24 @@ class BlockDrafter(nn.Module):
         self,
         hidden: Tensor,
         anchors: Tensor,
-        draw: Draw | None = None,
-        race: Race | None = None,
+        draw: DrawFunction | None = None,
+        couple: CoupleFunction | None = None,
         offsets: Sequence[int] = (),
-    ) -> Proposal:
+    ) -> SlotProposals:
         """hidden: [blocks, K, H]; anchors, offsets: [blocks]"""
-        scores, corrector = self.score(hidden), self.corrector
-        if corrector is not None:
-            return walk(corrector, scores, hidden, anchors, self, draw, race, offsets)
-        if race is not None:
+        scores, logits_head = self.score(hidden), self.logits_head
+        if logits_head is not None:
+            return decode_slots(logits_head, scores, hidden, anchors, self, draw, couple, offsets)
+        if couple is not None:
             places = [offset + index for offset in offsets for index in range(scores.shape[1])]
-            scores = race(scores.flatten(0, 1), places, self.columns()).view_as(scores)
+            scores = couple(scores.flatten(0, 1), places, self.columns()).view_as(scores)
         if draw is None:
-            return Proposal(self.target_ids(argmax(scores)), scores, None)
+            return SlotProposals(self.target_ids(argmax(scores)), scores, None)
         column, probabilities = draw(scores.flatten(0, 1))
         tokens = self.target_ids(column.view(scores.shape[:2]))
-        return Proposal(tokens, scores, None, probabilities.view_as(scores))
+        return SlotProposals(tokens, scores, None, probabilities.view_as(scores))
 
-    def over_vocabulary(self, proposal: Proposal) -> Tensor:
+    def over_vocabulary(self, proposal: SlotProposals) -> Tensor:
         """The baseline's distributions over the target's tokens. -> [K, V]"""
         assert proposal.drawn_from is not None
         found = proposal.drawn_from[0]  # [K, M]
@@ -263,9 +265,9 @@ class BlockDrafter(nn.Module):
         """Proposals of each block before the first below the threshold. [blocks, K] -> [blocks, 1]"""
         return (confidence >= self.confidence_threshold).cumprod(1).sum(1, keepdim=True)
 
-    def fixed(self, context: ContextCache, blocks: int, width: int) -> FixedDraft:
-        """The draft of this many blocks with fixed shapes, where `fixed_refusal` gives no reason against it."""
-        return FixedDraft(self, context, blocks, width)
+    def fixed(self, context: ContextCache, blocks: int, width: int) -> StaticShapeDraft:
+        """The draft of this many blocks with fixed shapes, where `static_draft_refusal` gives no reason against it."""
+        return StaticShapeDraft(self, context, blocks, width)
 
-    def fixed_refusal(self) -> str | None:
-        return refusal(self)
+    def static_draft_refusal(self) -> str | None:
+        return static_draft_refusal(self)

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from reanchor.drafters.config import DrafterConfig
 from reanchor.drafters.convolution import DynamicConvolution
-from reanchor.drafters.rotary import Rotary
-from reanchor.layer import Affine, LayerShape, LayerWeights, normalize, perceptron, project, transform
+from reanchor.drafters.drafter_config import DrafterConfig
+from reanchor.drafters.drafter_rotary import Rotary
+from reanchor.layer import Affine, LayerShape, LayerWeights, attention_output_and_mlp, mlp, normalize, project
 from reanchor.linear import apply, linear, matrix_of
 
 Angles = tuple[Tensor, Tensor]  # cosines and signed sines, each [rows, 1, hd]
@@ -29,14 +29,14 @@ PARTS = {
 }
 
 
-class Sees(Protocol):
+class BlockAttention(Protocol):
     """What a layer's slots see, and what attends by it."""
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """queries: [S, heads, hd]; keys, values: [kv heads, T, hd] -> [S, heads, hd]"""
 
 
-class Layer(nn.Module):
+class DrafterLayer(nn.Module):
     """Qwen3's layer. Context rows give keys and values only, and enter without the input norm.
 
     Its matrices are fused here and apart, under their own names, in state dicts.
@@ -91,12 +91,14 @@ class Layer(nn.Module):
             ),
         )
 
-    def forward(self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, sees: Sees) -> Tensor:
+    def forward(
+        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, sees: BlockAttention
+    ) -> Tensor:
         """hidden: [S, H]; context: [R, H] rows new to the keys; angles: of R + S rows -> [S, H]"""
         weights = self.weights()
         slots = normalize(hidden, weights.attention_norm, self.shape.eps)
         attended = self.attend(slots, context, angles, store, sees, weights)
-        return transform(hidden, attended, weights, self.shape)
+        return attention_output_and_mlp(hidden, attended, weights, self.shape)
 
     def attend(
         self,
@@ -104,10 +106,10 @@ class Layer(nn.Module):
         context: Tensor,
         angles: Angles,
         store: Store,
-        sees: Sees,
+        sees: BlockAttention,
         weights: LayerWeights,
     ) -> Tensor:
-        """One product makes queries of context rows, too, which nobody reads: they are few, or a prompt's, once.
+        """One product makes queries of context rows, too, which background reads: they are few, or a prompt's, once.
 
         -> [S, heads, hd]
         """
@@ -115,7 +117,7 @@ class Layer(nn.Module):
         return sees.attend(queries[len(context) :], *store(keys, values), self.shape.scale)
 
 
-class ConvolvedLayer(Layer):
+class ConvolvedLayer(DrafterLayer):
     """DFlash 2's layer: a convolution over the block's slots around each sublayer."""
 
     def __init__(self, config: DrafterConfig) -> None:
@@ -124,16 +126,18 @@ class ConvolvedLayer(Layer):
         self.attention_conv = DynamicConvolution(config.convolution, config.hidden_size, config.block_size)
         self.mlp_conv = DynamicConvolution(config.convolution, config.hidden_size, config.block_size)
 
-    def forward(self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, sees: Sees) -> Tensor:
+    def forward(
+        self, hidden: Tensor, context: Tensor, angles: Angles, store: Store, sees: BlockAttention
+    ) -> Tensor:
         weights = self.weights()
         slots, kernels = self.attention_conv.enter(normalize(hidden, weights.attention_norm, self.shape.eps))
         attended = self.attend(slots, context, angles, store, sees, weights)
         hidden = hidden + self.attention_conv.leave(linear(attended.flatten(1), *weights.out), kernels)
         slots, kernels = self.mlp_conv.enter(normalize(hidden, weights.mlp_norm, self.shape.eps))
-        return hidden + self.mlp_conv.leave(perceptron(slots, weights, self.shape), kernels)
+        return hidden + self.mlp_conv.leave(mlp(slots, weights, self.shape), kernels)
 
 
-class GemmaLayer(Layer):
+class GemmaLayer(DrafterLayer):
     """Gemma 4's dense layer: both sublayers normed before and after, the whole scaled."""
 
     def __init__(self, config: DrafterConfig) -> None:
@@ -156,7 +160,7 @@ def affine(module: nn.Linear) -> Affine:
     return Affine(*matrix_of(module))
 
 
-def split(layer: Layer, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+def split(layer: DrafterLayer, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
     """In a layer's state dict, put the parts of each fused matrix under their own names, as views."""
     for fused, names in PARTS.items():
         for kind in ("weight", "bias"):
@@ -166,7 +170,7 @@ def split(layer: Layer, state: dict[str, Any], prefix: str, _metadata: Any) -> N
                     state[f"{prefix}{name}.{kind}"] = part
 
 
-def join(layer: Layer, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
+def join(layer: DrafterLayer, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
     """The other way, before loading; what lacks a part is left for the loader to complain about."""
     for fused, names in PARTS.items():
         for kind in ("weight", "bias"):
@@ -176,13 +180,13 @@ def join(layer: Layer, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
                 state[f"{prefix}{fused}.{kind}"] = torch.cat(found) if len(found) > 1 else found[0]
 
 
-def make_layer(config: DrafterConfig) -> Layer:
+def make_layer(config: DrafterConfig) -> DrafterLayer:
     if config.gemma:
         return GemmaLayer(config)
-    return ConvolvedLayer(config) if config.convolution else Layer(config)
+    return ConvolvedLayer(config) if config.convolution else DrafterLayer(config)
 
 
-class Body(nn.Module):
+class DrafterBody(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         width = len(config.tap_layers) * config.target_hidden_size  # Dc
@@ -197,7 +201,7 @@ class Body(nn.Module):
         """Those that `linear` multiplies by."""
         yield self.fc
         for layer in self.layers:
-            assert isinstance(layer, Layer)
+            assert isinstance(layer, DrafterLayer)
             yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
 
     def project(self, features: Tensor) -> Tensor:
@@ -210,7 +214,7 @@ class Body(nn.Module):
         context: Tensor,
         angles: Angles,
         stores: Sequence[Store],
-        sights: Sequence[Sees],
+        sights: Sequence[BlockAttention],
     ) -> Tensor:
         """Embedded slots [S, H] to final states [S, H]; a store and a sight for each layer."""
         for layer, store, sees in zip(self.layers, stores, sights, strict=True):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reanchor.drafters.config import Convolution
+from reanchor.drafters.drafter_config import ConvolutionConfig
 
 
 def convolve(slots: Tensor, base: Tensor, dynamic: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def convolve(slots: Tensor, base: Tensor, dynamic: Tensor) -> Tensor:
 class DynamicConvolution(nn.Module):
     """Wraps a sublayer: `enter` before it, `leave` after it, both with kernels made on entry."""
 
-    def __init__(self, config: Convolution, hidden_size: int, block_size: int) -> None:
+    def __init__(self, config: ConvolutionConfig, hidden_size: int, block_size: int) -> None:
         super().__init__()
         self.block_size, self.kernel = block_size, config.kernel
         self.base_kernel = nn.Parameter(torch.empty(2, config.kernel, hidden_size))

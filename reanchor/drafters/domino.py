@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from reanchor.drafters.config import Domino
-from reanchor.drafters.correction import Slot
+from reanchor.drafters.drafter_config import DominoConfig
+from reanchor.drafters.logits_head import SlotInput
 
 
 class PrefixGru(nn.Module):
@@ -24,7 +24,7 @@ class PrefixGru(nn.Module):
 
 
 class DominoHead(nn.Module):
-    def __init__(self, config: Domino, hidden_size: int, scored: int) -> None:
+    def __init__(self, config: DominoConfig, hidden_size: int, scored: int) -> None:
         super().__init__()
         self.prefix = config.prefix
         self.prefix_gru = PrefixGru(hidden_size, config.state)
@@ -34,7 +34,7 @@ class DominoHead(nn.Module):
             nn.Linear(config.width, scored, bias=False),
         )
 
-    def correct(self, slot: Slot, state: Tensor | None) -> tuple[Tensor, None, Tensor]:
+    def correct(self, slot: SlotInput, state: Tensor | None) -> tuple[Tensor, None, Tensor]:
         state = self.prefix_gru(slot.embed(slot.previous), state)
         if slot.index < self.prefix:
             return slot.scores, None, state

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from reanchor.drafters.config import DrafterConfig
+from reanchor.drafters.drafter_config import DrafterConfig
 
 
 @dataclass(frozen=True)
-class Host:
+class TargetParts:
     """What a drafter needs of its target."""
 
     hidden_size: int
@@ -19,16 +19,16 @@ class Host:
     head: Any
 
 
-def host_of(target: Any) -> Host:
+def target_parts(target: Any) -> TargetParts:
     """`target`: a transformers PreTrainedModel with a language-model head."""
     config = target.config.get_text_config()
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()
     if head is None:
         raise ValueError(f"{type(target).__name__} has no output head: load it with AutoModelForCausalLM")
-    return Host(config.hidden_size, config.num_hidden_layers, config.vocab_size, embed, head)
+    return TargetParts(config.hidden_size, config.num_hidden_layers, config.vocab_size, embed, head)
 
 
-def check_fit(config: DrafterConfig, host: Host) -> None:
+def check_fit(config: DrafterConfig, host: TargetParts) -> None:
     if config.target_hidden_size != host.hidden_size:
         raise misfit(f"its width is {config.target_hidden_size}, the target's {host.hidden_size}")
     if config.hidden_size != host.hidden_size and not (config.own_embedding and config.own_head):

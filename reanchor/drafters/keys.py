@@ -7,7 +7,7 @@ from typing import Any
 MISSING = object()
 
 
-class Keys:
+class ConfigKeys:
     """Looks in `nested` first, then at the top; remembers what was asked for."""
 
     def __init__(self, config: dict[str, Any], nested: str | None = None) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from reanchor.drafters.config import Confidence, Markov
-from reanchor.drafters.correction import Slot
+from reanchor.drafters.drafter_config import ConfidenceConfig, MarkovConfig
+from reanchor.drafters.logits_head import SlotInput
 
 KINDS = ("vanilla", "gated", "rnn")
 
 
 class MarkovHead(nn.Module):
-    def __init__(self, config: Markov, hidden_size: int, vocab_size: int, scored: int) -> None:
+    def __init__(self, config: MarkovConfig, hidden_size: int, vocab_size: int, scored: int) -> None:
         super().__init__()
         rank = config.rank
         self.kind = config.kind
@@ -23,7 +23,7 @@ class MarkovHead(nn.Module):
         if config.kind == "rnn":
             self.joint_proj = nn.Linear(2 * rank + hidden_size, 3 * rank)
 
-    def correct(self, slot: Slot, state: Tensor | None) -> tuple[Tensor, None, Tensor | None]:
+    def correct(self, slot: SlotInput, state: Tensor | None) -> tuple[Tensor, None, Tensor | None]:
         latent, state = self.latent(self.markov_w1(slot.previous), slot.hidden, state)
         return slot.scores + self.markov_w2(latent), None, state
 
@@ -40,7 +40,7 @@ class MarkovHead(nn.Module):
 
 
 class ConfidenceHead(nn.Module):
-    def __init__(self, config: Confidence, hidden_size: int, rank: int) -> None:
+    def __init__(self, config: ConfidenceConfig, hidden_size: int, rank: int) -> None:
         super().__init__()
         # as bits, which no cast of the module rounds; in no checkpoint, hence never on the meta device
         bits = torch.tensor(config.temperatures, dtype=torch.float32, device="cpu").view(torch.int32)  # [K]

@@ -17,7 +17,7 @@ class Published:
     target: str  # hub id
     family: str
     thinking: bool | None = None  # trained on answers with it on, off; None: not said, or the target has none
-    hybrid: bool = False  # the target keeps a recurrent state, which a trie cannot verify in one pass
+    hybrid: bool = False  # the target keeps a recurrent state, which a tree cannot verify in one pass
 
 
 def zlab(drafter: str, target: str, thinking: bool | None = None, hybrid: bool = False) -> Published:

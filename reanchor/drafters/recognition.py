@@ -10,8 +10,16 @@ from typing import Any
 
 from reanchor.drafters.attention_rules import layer_rules
 from reanchor.drafters.checkpoint import Checkpoint
-from reanchor.drafters.config import Confidence, Convolution, Domino, DrafterConfig, Family, Markov, Selector
-from reanchor.drafters.keys import Keys
+from reanchor.drafters.drafter_config import (
+    ConfidenceConfig,
+    ConvolutionConfig,
+    DominoConfig,
+    DrafterConfig,
+    Family,
+    MarkovConfig,
+    SelectorConfig,
+)
+from reanchor.drafters.keys import ConfigKeys
 from reanchor.drafters.markov import KINDS
 from reanchor.drafters.names import renamed, starting
 from reanchor.drafters.refusals import Shapes, refuse_foreign
@@ -31,11 +39,11 @@ class Recognition:
 def recognise(checkpoint: Checkpoint) -> Recognition:
     shapes = renamed(checkpoint.shapes)
     speculators = any(key in checkpoint.config for key in SPECULATORS)
-    keys = Keys(flattened(checkpoint.config) if speculators else checkpoint.config, "dflash_config")
+    keys = ConfigKeys(flattened(checkpoint.config) if speculators else checkpoint.config, "dflash_config")
     refuse_foreign(checkpoint, shapes, keys)
     family = family_of(shapes, keys)
     dialect = "speculators" if speculators else dialect_of(shapes, keys, family)
-    config = describe(shapes, keys, dialect, family)
+    config = build_config(shapes, keys, dialect, family)
     used = set(renamed({name: name for name in checkpoint.shapes}).values())
     return Recognition(config, tuple(keys.unused()), tuple(sorted(checkpoint.shapes.keys() - used)))
 
@@ -47,7 +55,7 @@ def flattened(config: dict[str, Any]) -> dict[str, Any]:
     return {**inner, **outer}
 
 
-def family_of(shapes: Shapes, keys: Keys) -> Family:
+def family_of(shapes: Shapes, keys: ConfigKeys) -> Family:
     projector = keys.get("projector_type", keys.get("speculators_model_type", ""))
     if starting(shapes, "candidate_selector.") or projector == "dflash2":
         return "dflash2"
@@ -59,17 +67,17 @@ def family_of(shapes: Shapes, keys: Keys) -> Family:
     return "dspark" if projector == "dspark" or named else "dflash"
 
 
-def says_dspark(keys: Keys) -> bool:
+def says_dspark(keys: ConfigKeys) -> bool:
     return any("DSpark" in str(name) for name in keys.get("architectures", []))
 
 
-def dialect_of(shapes: Shapes, keys: Keys, family: Family) -> str:
+def dialect_of(shapes: Shapes, keys: ConfigKeys, family: Family) -> str:
     if family == "dspark" and not keys.nested:
         return "DeepSpec"
     return "SpecForge" if family in ("dspark", "domino") else "z-lab"
 
 
-def describe(shapes: Shapes, keys: Keys, dialect: str, family: Family) -> DrafterConfig:
+def build_config(shapes: Shapes, keys: ConfigKeys, dialect: str, family: Family) -> DrafterConfig:
     geometry = body_geometry(shapes, keys)
     block = block_size(keys, DEFAULT_BLOCK[dialect])
     shifted = is_shifted(keys, dialect, family, block)
@@ -102,7 +110,7 @@ def describe(shapes: Shapes, keys: Keys, dialect: str, family: Family) -> Drafte
     )
 
 
-def body_geometry(shapes: Shapes, keys: Keys) -> dict[str, Any]:
+def body_geometry(shapes: Shapes, keys: ConfigKeys) -> dict[str, Any]:
     """The body's sizes; what the config leaves out, its tensors tell."""
     gemma = "layers.0.pre_feedforward_layernorm.weight" in shapes
     shared = gemma and "layers.0.self_attn.v_proj.weight" not in shapes
@@ -139,7 +147,7 @@ def rows_of(shapes: Shapes, name: str) -> int:
     return shapes.get(name, (0,))[0]
 
 
-def activation(keys: Keys, gemma: bool) -> str:
+def activation(keys: ConfigKeys, gemma: bool) -> str:
     name = keys.get("hidden_activation") if gemma else None
     name = name or keys.get("hidden_act") or ("gelu_pytorch_tanh" if gemma else "silu")
     if name not in ("silu", "gelu_pytorch_tanh"):
@@ -147,14 +155,14 @@ def activation(keys: Keys, gemma: bool) -> str:
     return name
 
 
-def block_size(keys: Keys, default: int) -> int:
+def block_size(keys: ConfigKeys, default: int) -> int:
     size = keys.integer("block_size", default)
     if size < 2:
         raise ValueError(f"block_size must be at least 2 (the anchor and one proposal), got {size}")
     return size
 
 
-def mask_token(keys: Keys) -> int:
+def mask_token(keys: ConfigKeys) -> int:
     if keys.get("mask_token_id") is None:
         raise ValueError(
             "the drafter's config has no mask_token_id, and any guess would draft badly: add the id it was "
@@ -163,7 +171,7 @@ def mask_token(keys: Keys) -> int:
     return keys.integer("mask_token_id")
 
 
-def taps(keys: Keys, dialect: str, rules: tuple[Any, ...]) -> tuple[int, ...]:
+def taps(keys: ConfigKeys, dialect: str, rules: tuple[Any, ...]) -> tuple[int, ...]:
     """Layers whose outputs are read. speculators count the embedding's output as 0, we the first layer's."""
     name = "aux_hidden_state_layer_ids" if dialect == "speculators" else "target_layer_ids"
     listed, layers = keys.get(name), len(rules)
@@ -177,7 +185,7 @@ def taps(keys: Keys, dialect: str, rules: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(tap - 1 for tap in listed) if dialect == "speculators" else tuple(listed)
 
 
-def is_shifted(keys: Keys, dialect: str, family: Family, block: int) -> bool:
+def is_shifted(keys: ConfigKeys, dialect: str, family: Family, block: int) -> bool:
     """Does the anchor's slot predict the token after it? The most explicit key that is there decides."""
     proposed = speculative_tokens(keys)
     if proposed is not None and proposed > block:
@@ -198,23 +206,23 @@ def is_shifted(keys: Keys, dialect: str, family: Family, block: int) -> bool:
     return family == "dspark"
 
 
-def speculative_tokens(keys: Keys) -> int | None:
+def speculative_tokens(keys: ConfigKeys) -> int | None:
     methods = (keys.get("speculators_config") or {}).get("proposal_methods") or [{}]
     return methods[0].get("speculative_tokens")
 
 
-def named_target(keys: Keys) -> str | None:
+def named_target(keys: ConfigKeys) -> str | None:
     return ((keys.get("speculators_config") or {}).get("verifier") or {}).get("name_or_path")
 
 
-def vocab_size(shapes: Shapes, keys: Keys, dialect: str) -> int:
+def vocab_size(shapes: Shapes, keys: ConfigKeys, dialect: str) -> int:
     """The target's. speculators leave out what equals transformers' default for Qwen3."""
     if "embed_tokens.weight" in shapes:
         return keys.integer("vocab_size", shapes["embed_tokens.weight"][0])
     return keys.integer("vocab_size", 151936 if dialect == "speculators" else None)
 
 
-def embedding_scale(shapes: Shapes, keys: Keys, geometry: dict[str, Any]) -> float | None:
+def embedding_scale(shapes: Shapes, keys: ConfigKeys, geometry: dict[str, Any]) -> float | None:
     """A scale in the config is of the raw embedding; Gemma's own embedding is always scaled by its width."""
     scale = keys.get("input_embedding_scale")
     if scale is None and geometry["gemma"] and "embed_tokens.weight" in shapes:
@@ -222,7 +230,7 @@ def embedding_scale(shapes: Shapes, keys: Keys, geometry: dict[str, Any]) -> flo
     return None if scale is None else float(scale)
 
 
-def markov_head(shapes: Shapes, keys: Keys) -> Markov | None:
+def markov_head(shapes: Shapes, keys: ConfigKeys) -> MarkovConfig | None:
     rank = keys.integer("markov_rank", shapes.get("markov_head.markov_w1.weight", (0, 0))[1])
     if rank == 0:
         return None
@@ -231,10 +239,12 @@ def markov_head(shapes: Shapes, keys: Keys) -> Markov | None:
     said = str(keys.get("markov_head_type", kind)).lower()
     if said not in KINDS or said != kind:
         raise ValueError(f"markov_head_type is {said!r}, but the tensors are those of a {kind} Markov head")
-    return Markov(rank, kind)
+    return MarkovConfig(rank, kind)
 
 
-def confidence_head(shapes: Shapes, keys: Keys, markov: Markov | None, proposals: int) -> Confidence | None:
+def confidence_head(
+    shapes: Shapes, keys: ConfigKeys, markov: MarkovConfig | None, proposals: int
+) -> ConfidenceConfig | None:
     said = keys.get("enable_confidence_head")
     width = shapes.get("confidence_head.proj.weight", (1, 0))[1]
     if not width and not said:
@@ -245,27 +255,27 @@ def confidence_head(shapes: Shapes, keys: Keys, markov: Markov | None, proposals
     listed = keys.get("confidence_temperatures") or [1.0] * proposals
     if len(listed) != proposals or not all(float(each) > 0 for each in listed):
         raise ValueError(f"confidence_temperatures must be {proposals} positive numbers, got {listed!r}")
-    return Confidence(reads, tuple(float(each) for each in listed))
+    return ConfidenceConfig(reads, tuple(float(each) for each in listed))
 
 
-def domino_head(shapes: Shapes, keys: Keys, dialect: str) -> Domino | None:
+def domino_head(shapes: Shapes, keys: ConfigKeys, dialect: str) -> DominoConfig | None:
     if not starting(shapes, "prefix_gru.", "embed_proj."):
         return None
     width, state = keys.get("emb_dim", keys.get("logits_correction_emb_dim")), keys.get("gru_hidden_dim")
-    return Domino(
+    return DominoConfig(
         width=rows_of(shapes, "embed_proj.0.weight") if width is None else width,
         state=rows_of(shapes, "prefix_gru.weight_ih_l0") // 3 if state is None else state,
         prefix=keys.integer("pure_draft_prefix_len", 1 if dialect == "speculators" else 0),
     )
 
 
-def selector(shapes: Shapes, keys: Keys) -> Selector | None:
+def selector(shapes: Shapes, keys: ConfigKeys) -> SelectorConfig | None:
     if not starting(shapes, "candidate_selector."):
         return None
-    return Selector(keys.integer("selector_rank"), keys.integer("selector_top_k"))
+    return SelectorConfig(keys.integer("selector_rank"), keys.integer("selector_top_k"))
 
 
-def carries_over(shapes: Shapes, keys: Keys) -> bool:
+def carries_over(shapes: Shapes, keys: ConfigKeys) -> bool:
     there = "carryover_embedding" in shapes
     if bool(keys.get("carryover", there)) != there:
         raise ValueError(
@@ -275,7 +285,7 @@ def carries_over(shapes: Shapes, keys: Keys) -> bool:
     return there
 
 
-def convolution(shapes: Shapes, keys: Keys) -> Convolution | None:
+def convolution(shapes: Shapes, keys: ConfigKeys) -> ConvolutionConfig | None:
     if not starting(shapes, "layers.0.attention_conv.", "layers.0.mlp_conv."):
         return None
-    return Convolution(keys.integer("conv_kernel_size"), keys.integer("conv_group_size"))
+    return ConvolutionConfig(keys.integer("conv_kernel_size"), keys.integer("conv_group_size"))

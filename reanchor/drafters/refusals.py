@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reanchor.drafters.checkpoint import Checkpoint
-from reanchor.drafters.keys import Keys
+from reanchor.drafters.keys import ConfigKeys
 
 Shapes = Mapping[str, tuple[int, ...]]
 FLOATS = {"F64", "F32", "F16", "BF16"}
@@ -13,7 +13,7 @@ PACKED = ("weight_packed", "weight_scale", "qweight", "qzeros", "weight_scale_in
 NEEDED = ("fc.weight", "hidden_norm.weight", "norm.weight", "layers.0.self_attn.q_norm.weight")
 
 
-def refuse_foreign(checkpoint: Checkpoint, shapes: Shapes, keys: Keys) -> None:
+def refuse_foreign(checkpoint: Checkpoint, shapes: Shapes, keys: ConfigKeys) -> None:
     where = repr(str(checkpoint.folder))
     for reason in (
         quantised(checkpoint),
@@ -67,7 +67,7 @@ def laguna(shapes: Shapes) -> str | None:
     return f"is a Laguna drafter ({signs[0]!r}: gated heads): not supported" if signs else None
 
 
-def sinks(shapes: Shapes, keys: Keys) -> str | None:
+def sinks(shapes: Shapes, keys: ConfigKeys) -> str | None:
     signs = [name for name in shapes if "sink" in name]
     if signs or keys.get("attention_sink_bias"):
         return f"uses attention sinks ({signs[0] if signs else 'attention_sink_bias'}): not supported"
@@ -76,7 +76,7 @@ def sinks(shapes: Shapes, keys: Keys) -> str | None:
     return None
 
 
-def gated_queries(shapes: Shapes, keys: Keys) -> str | None:
+def gated_queries(shapes: Shapes, keys: ConfigKeys) -> str | None:
     queries, norm = (
         shapes.get("layers.0.self_attn.q_proj.weight"),
         shapes.get("layers.0.self_attn.q_norm.weight"),

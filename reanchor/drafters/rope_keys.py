@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from reanchor.drafters.keys import Keys
+from reanchor.drafters.keys import ConfigKeys
 
 # What a Qwen3 body's rope reads. The rest (partial rotation, multimodal sections) is left over from the
 # target's config: trainers build the drafter's rope without it, whatever the file says.
@@ -30,7 +30,7 @@ PARTIAL = "partial_rotary_factor"
 NESTED = ("full_attention", "sliding_attention")
 
 
-def rope_parameters(keys: Keys, gemma: bool) -> dict[str, Any]:
+def rope_parameters(keys: ConfigKeys, gemma: bool) -> dict[str, Any]:
     current, scaling, theta = (keys.get(name) for name in ("rope_parameters", "rope_scaling", "rope_theta"))
     found = dict(current or scaling or {})
     if any(kind in found for kind in NESTED):  # a set for each kind of the target's layers

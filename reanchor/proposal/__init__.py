@@ -3,6 +3,6 @@
 from reanchor.proposal.assembly import assemble
 from reanchor.proposal.retention import rejected_path
 from reanchor.proposal.rule import proposer_for
-from reanchor.proposal.trie import Trie
+from reanchor.proposal.tree_builder import TreeBuilder
 
-__all__ = ["Trie", "assemble", "proposer_for", "rejected_path"]
+__all__ = ["TreeBuilder", "assemble", "proposer_for", "rejected_path"]

@@ -8,36 +8,36 @@ from reanchor.config import DecodeConfig, Scope
 from reanchor.core import BASELINE, VERIFIER_PATH, Draft, Retained, Tree
 from reanchor.proposal.ddtree import grow_best_first
 from reanchor.proposal.matching import attachment_sites
-from reanchor.proposal.trie import Trie
+from reanchor.proposal.tree_builder import TreeBuilder
 
 
 def assemble(
     draft: Draft, retained: Retained, config: DecodeConfig, max_depth: int, rng: random.Random
 ) -> Tree:
-    """The trie of the baseline, the verifier path if asked for, and every shifted block that finds a place.
+    """The tree of the baseline, the verifier path if asked for, and every shifted block that finds a place.
 
     max_depth: deepest node worth verifying, the tokens still allowed less the bonus.
     """
     baseline = draft.blocks[0]
-    trie = Trie(baseline[0], config.node_budget, max_depth)
+    builder = TreeBuilder(baseline[0], config.node_budget, max_depth)
     if config.method == "ddtree":
         if draft.candidates is not None and draft.log_probs is not None:
             kept = len(draft.blocks[0]) - 1  # a drafter may cut its block
-            grow_best_first(trie, draft.candidates[0, :kept].tolist(), draft.log_probs[0, :kept].tolist())
-        return trie.freeze()
-    trie.insert(baseline, BASELINE)
+            grow_best_first(builder, draft.candidates[0, :kept].tolist(), draft.log_probs[0, :kept].tolist())
+        return builder.freeze()
+    builder.insert(baseline, BASELINE)
     verifier = [baseline[0], *retained.tokens]
     if config.verifier_path != "off" and retained:
-        trie.insert(verifier, VERIFIER_PATH)
+        builder.insert(verifier, VERIFIER_PATH)
     matched = 0
     for offset, block in zip(draft.offsets[1:], draft.blocks[1:], strict=True):
         sites = attachment_sites(config.attach, baseline, block, offset, rng)
         matched += bool(sites)
         for site in sites:
-            trie.insert(_within(config.scope, baseline[:site] + block, baseline), offset)
+            builder.insert(_within(config.scope, baseline[:site] + block, baseline), offset)
         if config.verifier_path == "attach":
-            trie.insert(verifier[:offset] + block, offset)
-    return trie.freeze(matched)
+            builder.insert(verifier[:offset] + block, offset)
+    return builder.freeze(matched)
 
 
 def _within(scope: Scope, path: list[int], baseline: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Method auto: the most valuable trie of all that is known before the target speaks, one object a decode.
+"""Method auto: the most valuable tree of all that is known before the target speaks, one object a decode.
 
 A round is three steps: every source claims (sources.py), claims are priced (prices.py), nodes are taken best-first by
 the product of prices along their path, which for prices of at most one is the best tree of any size. Numbers only.
@@ -11,61 +11,61 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from reanchor.core import Draft, Plan, Retained, Tree, Verdict
-from reanchor.proposal.costs import Costs
-from reanchor.proposal.plan import Planner
-from reanchor.proposal.prices import Prices
+from reanchor.core import Draft, Plan, Retained, Tree, VerifyResult
+from reanchor.proposal.latency import LatencyModel
+from reanchor.proposal.mixture import SourceMixture
+from reanchor.proposal.planner import RoundPlanner
 from reanchor.proposal.retention import first_children
 from reanchor.proposal.sources import (
-    QUOTED,
-    Chances,
-    Claim,
-    Raced,
-    Recall,
-    Shifted,
+    LOOKUP_CONTEXT,
+    CandidateSet,
+    CoupledSource,
+    NoiseAt,
+    Probabilities,
+    PromptLookup,
+    RecycledTokens,
+    ShiftedCandidates,
     Source,
-    Text,
-    TimesAt,
-    baseline,
-    verifier_path,
+    baseline_source,
+    verifier_source,
 )
-from reanchor.proposal.trie import Trie
+from reanchor.proposal.tree_builder import TreeBuilder
 
 CANDIDATES = 16  # of the drafter, at every position of a block
-GLIMPSE = 16  # nodes of the trie that is grown to see what a round is worth without a draft
-BELIEFS = 8  # of the target's candidates at every node, kept for later rounds
+PREVIEW_NODES = 16  # nodes of the tree that is grown to see what a round is worth without a draft
+RECYCLED_TOP_K = 8  # of the target's candidates at every node, kept for later rounds
 
 Offer = tuple[float, int, int]  # price, token, origin
 
 
-class Auto:
-    """What one decode has learnt, and the tries it makes of it.
+class AutoProposer:
+    """What one decode has learnt, and the trees it makes of it.
 
     A round calls plan, assemble and learn, in this order. With costs, sizes are chosen for speed, up to `max_nodes`;
-    without, every trie has max_nodes nodes and every block is drafted.
+    without, every tree has max_nodes nodes and every block is drafted.
     """
 
     def __init__(
         self,
         prompt: Sequence[int],
         max_nodes: int,
-        costs: Costs | None = None,
+        costs: LatencyModel | None = None,
         sampled: bool = False,
-        times: TimesAt | None = None,
+        times: NoiseAt | None = None,
     ) -> None:
-        self.prices, self.recall, self.text = Prices(sampled=sampled), Recall(), Text()
+        self.prices, self.recall, self.text = SourceMixture(sampled=sampled), RecycledTokens(), PromptLookup()
         if costs is not None:  # what earlier decodes learnt
             self.prices = costs.experience.prices = costs.experience.prices or self.prices
         self.text.extend(prompt)
         self.times, self.sampled = times, sampled
         self.seen: dict[int, Any] = {}  # times by depth, as the round under way saw them
-        self.foresees = False  # between plan and verification
-        self.states: list[Chances] = []  # the target's candidates at the retained states
+        self.noise_is_predictable = False  # between plan and verification
+        self.states: list[Probabilities] = []  # the target's candidates at the retained states
         self.sources: list[Source] = []
         self.max_nodes, self.costs = max_nodes, costs
-        self.planner = Planner(costs) if costs is not None else None
+        self.planner = RoundPlanner(costs) if costs is not None else None
         self.current = Plan("plain", 0, "fixed")
-        self.known = self.drafted = 0.0  # what this round's tries are worth without and with a draft
+        self.known = self.drafted = 0.0  # what this round's trees are worth without and with a draft
         self.committed = 1  # tokens of the last round
 
     def plan(self, shifts: int, max_depth: int) -> Plan:
@@ -73,7 +73,7 @@ class Auto:
         the bonus.
         """
         self.seen.clear()
-        self.foresees = True
+        self.noise_is_predictable = True
         if self.planner is None:
             self.current = Plan("shifted" if shifts else "baseline", 1 + shifts, "fixed")
             if not max_depth:
@@ -82,122 +82,140 @@ class Auto:
         self.planner.took(self.committed, self.planner.costs.correct())
         self.planner.costs.context = len(self.text.text) - 1
         self.sources = self._standing()
-        known = Trie(self.text.text[-1], min(GLIMPSE, self.max_nodes), max_depth)
-        values = self._grow(known, self.planner.growth("known", known.max_nodes or 1).pays)
-        self.known = self.planner.size(values, "known")[0]
+        known = TreeBuilder(self.text.text[-1], min(PREVIEW_NODES, self.max_nodes), max_depth)
+        values = self._grow(known, self.planner.growth("lookup", known.max_nodes or 1).pays)
+        self.known = self.planner.size(values, "lookup")[0]
         self.current = self.planner.choose(values, shifts) if max_depth else Plan("plain", 0, "pays")
         return self.current
 
     def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
-        """The best trie for this round's draft. Its paths are left out: `rejected` finds the one it needs."""
+        """The best tree for this round's draft. Its paths are left out: `rejected` finds the one it needs."""
         # confidence is of being the target's favourite, which it need not draw
-        blocks = drafted(replace(draft, confidence=None) if self.sampled else draft)
-        self.sources = [*(blocks if draft.raced else self._raced(blocks)), *self._standing()]
-        trie = Trie(draft.blocks[0][0], self.max_nodes, 0 if self.current.name == "plain" else max_depth)
-        kind = "drafted" if self.current.blocks else "known"
+        blocks = draft_sources(replace(draft, confidence=None) if self.sampled else draft)
+        self.sources = [*(blocks if draft.coupled else self._raced(blocks)), *self._standing()]
+        builder = TreeBuilder(
+            draft.blocks[0][0], self.max_nodes, 0 if self.current.name == "plain" else max_depth
+        )
+        kind = "draft" if self.current.blocks else "lookup"
         if self.planner is None:
-            values = self._grow(trie)
+            values = self._grow(builder)
         else:
-            made = self.current.why == "probe"  # which is to find out what a trie takes, too
-            values = self._grow(trie, self.planner.growth(kind, self.max_nodes, made).pays)
+            made = self.current.why == "probe"  # which is to find out what a tree takes, too
+            values = self._grow(builder, self.planner.growth(kind, self.max_nodes, made).pays)
             self.drafted, nodes = self.planner.size(values, kind)
-            trie.cut(self.planner.size(values, kind, made)[1] if made else nodes)
-        return trie.freeze(len({origin for origin in trie.origins if origin > 0}), values[: len(trie.tokens)])
+            builder.cut(self.planner.size(values, kind, made)[1] if made else nodes)
+        return builder.freeze(
+            len({origin for origin in builder.origins if origin > 0}), values[: len(builder.tokens)]
+        )
 
     def _standing(self) -> list[Source]:
         """The sources that need no draft."""
-        return self._raced([verifier_path(self.states), self.recall, self.text])
+        return self._raced([verifier_source(self.states), self.recall, self.text])
 
     def _raced(self, sources: list[Source]) -> list[Source]:
-        return sources if self.times is None else [Raced(source, self.times_at) for source in sources]
+        return (
+            sources if self.times is None else [CoupledSource(source, self.noise_rows) for source in sources]
+        )
 
-    def times_at(self, depth: int) -> Any:
-        """What this round knows of a depth; None after its tokens are committed, for a depth nobody looked at."""
-        if depth not in self.seen and self.foresees:
+    def noise_rows(self, depth: int) -> Any:
+        """What this round knows of a depth; None after its tokens are committed, for a depth background looked at."""
+        if depth not in self.seen and self.noise_is_predictable:
             assert self.times is not None
             self.seen[depth] = self.times(depth).numpy(force=True)
         return self.seen.get(depth)
 
-    def _grow(self, trie: Trie, pays: Callable[[float], bool] = lambda value: True) -> list[float]:
-        return grow(trie, lambda node: self.prices.of(self.claims(trie, node), trie.depths[node]), pays)
+    def _grow(self, builder: TreeBuilder, pays: Callable[[float], bool] = lambda value: True) -> list[float]:
+        return grow_tree(
+            builder, lambda node: self.prices.of(self.claims(builder, node), builder.depths[node]), pays
+        )
 
-    def claims(self, tree: Trie | Tree, node: int) -> list[Claim]:
+    def claims(self, tree: TreeBuilder | Tree, node: int) -> list[CandidateSet]:
         path, depth = self.path(tree, node), tree.depths[node]
         return [claim for source in self.sources for claim in source.claims(path, depth)]
 
-    def path(self, tree: Trie | Tree, node: int) -> list[int]:
+    def path(self, tree: TreeBuilder | Tree, node: int) -> list[int]:
         """The end of the text before the anchor, then the tokens from the anchor to the node."""
         below = []
         while node >= 0:
             below.append(tree.tokens[node])
             node = tree.parents[node]
-        return [*self.text.text[-QUOTED:-1], *reversed(below)]
+        return [*self.text.text[-LOOKUP_CONTEXT:-1], *reversed(below)]
 
-    def rejected(self, tree: Tree, verdict: Verdict) -> list[int]:
+    def rejected(self, tree: Tree, result: VerifyResult) -> list[int]:
         """The nodes whose states the next round reads."""
-        return first_children(tree, verdict)
+        return first_children(tree, result)
 
     def learn(
-        self, tree: Tree, verdict: Verdict, beliefs: Callable[[], Sequence[Chances]], kept: Sequence[int]
+        self,
+        tree: Tree,
+        result: VerifyResult,
+        beliefs: Callable[[], Sequence[Probabilities]],
+        kept: Sequence[int],
     ) -> None:
         """After a round: earn the shares, remember the target's candidates at every node. beliefs() is [N]; kept:
         the nodes whose states are retained.
         """
-        self.states, self.foresees = [], False
-        self._learn_prices(tree, verdict, beliefs(), kept)
-        self.text.extend(verdict.tokens)
+        self.states, self.noise_is_predictable = [], False
+        self._learn_prices(tree, result, beliefs(), kept)
+        self.text.extend(result.tokens)
         if self.planner is not None and tree.values:
-            shifted = sum(tree.origins[node] > 0 for node in verdict.path)
-            promised, self.committed = sum(tree.values), len(verdict.tokens)
-            self.planner.learn(self.current, self.known, self.drafted, promised, self.committed, shifted)
+            shifted = sum(tree.origins[node] > 0 for node in result.path)
+            predicted, self.committed = sum(tree.values), len(result.tokens)
+            self.planner.learn(self.current, self.known, self.drafted, predicted, self.committed, shifted)
             self.planner.costs.close(self.current.blocks, len(tree))
 
     def _learn_prices(
-        self, tree: Tree, verdict: Verdict, believed: Sequence[Chances], kept: Sequence[int]
+        self, tree: Tree, result: VerifyResult, believed: Sequence[Probabilities], kept: Sequence[int]
     ) -> None:
-        for node, token in zip(verdict.path, verdict.tokens, strict=True):
+        for node, token in zip(result.path, result.tokens, strict=True):
             self.prices.learn(self.claims(tree, node), tree.depths[node], token)
-        for node in [*range(len(tree)), *verdict.path]:  # what was accepted has the last word on its context
+        for node in [*range(len(tree)), *result.path]:  # what was accepted has the last word on its context
             self.recall.learn(self.path(tree, node), believed[node])
         self.states = [believed[node] for node in kept]
 
 
-def drafted(draft: Draft) -> list[Source]:
+def draft_sources(draft: Draft) -> list[Source]:
     """The blocks as sources, the baseline first; a draft without candidates is taken at its word."""
     if draft.candidates is None or draft.log_probs is None:
         blocks = [[{token: 1.0} for token in block[1:]] for block in draft.blocks]
     else:
         blocks = [
             [dict(zip(*row, strict=True)) for row in zip(*block, strict=True)]
-            for block in zip(draft.candidates.tolist(), numbers(draft.log_probs.exp()), strict=True)
+            for block in zip(
+                draft.candidates.tolist(), finite_probabilities(draft.log_probs.exp()), strict=True
+            )
         ]
     if draft.confidence is not None:
-        told = zip(blocks, draft.blocks, numbers(draft.confidence), strict=True)
+        told = zip(blocks, draft.blocks, finite_probabilities(draft.confidence), strict=True)
         blocks = [
-            [confident(*each) for each in zip(rows, block[1:], sure, strict=False)]
+            [rescale_by_confidence(*each) for each in zip(rows, block[1:], sure, strict=False)]
             for rows, block, sure in told
         ]
     found: list[Source] = []
     for offset, block, rows in zip(draft.offsets, draft.blocks, blocks, strict=False):
         kept = rows[: len(block) - 1]  # a drafter may cut its blocks
-        found.append(Shifted(offset, block[0], kept, draft.raced) if offset else baseline(kept))
+        found.append(
+            ShiftedCandidates(offset, block[0], kept, draft.coupled) if offset else baseline_source(kept)
+        )
     return found
 
 
-def numbers(chances: Any) -> list[Any]:
+def finite_probabilities(chances: Any) -> list[Any]:
     """A drafter that overflows says nothing; what is no number would stay in the prices of every later decode."""
     return chances.nan_to_num(0.0).tolist()
 
 
-def confident(row: dict[int, float], token: int, chance: float) -> dict[int, float]:
+def rescale_by_confidence(row: dict[int, float], token: int, chance: float) -> dict[int, float]:
     """A block's candidates at a position, its own token as likely as the head made for that says."""
     others = 1.0 - row.get(token, 0.0)
     scale = (1.0 - chance) / others if others > 0 else 0.0
     return {**{each: scale * known for each, known in row.items()}, token: chance}
 
 
-def grow(
-    trie: Trie, offers: Callable[[int], list[Offer]], pays: Callable[[float], bool] = lambda value: True
+def grow_tree(
+    builder: TreeBuilder,
+    offers: Callable[[int], list[Offer]],
+    pays: Callable[[float], bool] = lambda value: True,
 ) -> list[float]:
     """Add the most valuable nodes until the budget or the offers are spent or no more pays; the value of every node.
 
@@ -215,17 +233,17 @@ def grow(
             heapq.heappush(frontier, (-value, parent, place))
 
     def open_children(node: int) -> None:
-        if trie.max_depth is None or trie.depths[node] < trie.max_depth:
+        if builder.max_depth is None or builder.depths[node] < builder.max_depth:
             open_offers[node] = offers(node)
             open_next(node, 0)
 
     open_children(0)
-    while frontier and (trie.max_nodes is None or len(trie.tokens) < trie.max_nodes):
+    while frontier and (builder.max_nodes is None or len(builder.tokens) < builder.max_nodes):
         value, parent, place = heapq.heappop(frontier)
         if not pays(-value):
             break
         _, token, origin = open_offers[parent][place]
-        node = trie.add(parent, token, origin)
+        node = builder.add(parent, token, origin)
         values.append(-value)
         open_children(node)
         open_next(parent, place + 1)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from reanchor.config import Retention
-from reanchor.core import Tree, Verdict
+from reanchor.core import Tree, VerifyResult
 
 
-def rejected_path(tree: Tree, verdict: Verdict, rule: Retention) -> list[int]:
+def rejected_path(tree: Tree, result: VerifyResult, rule: Retention) -> list[int]:
     """Nodes after the last accepted one on the first (or the longest) inserted path that goes on beyond it."""
-    accepted = len(verdict.path)
-    beyond = [path for path in tree.paths if len(path) > accepted and path[accepted - 1] == verdict.path[-1]]
+    accepted = len(result.path)
+    beyond = [path for path in tree.paths if len(path) > accepted and path[accepted - 1] == result.path[-1]]
     if not beyond:
         return []
     chosen = beyond[0] if rule == "first" else max(beyond, key=len)
     return chosen[accepted:]
 
 
-def first_children(tree: Tree, verdict: Verdict) -> list[int]:
+def first_children(tree: Tree, result: VerifyResult) -> list[int]:
     """Down from the last accepted node by the first child, the likeliest one: the rejected path of a tree without
     inserted paths.
     """
     first: dict[int, int] = {}
     for node, parent in enumerate(tree.parents):
         first.setdefault(parent, node)
-    kept, node = [], verdict.path[-1]
+    kept, node = [], result.path[-1]
     while node in first:
         node = first[node]
         kept.append(node)

@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable, Sequence
 
 from reanchor.config import DecodeConfig
-from reanchor.core import Draft, Plan, Retained, Tree, Verdict
+from reanchor.core import Draft, Plan, Retained, Tree, VerifyResult
 from reanchor.proposal.assembly import assemble
-from reanchor.proposal.auto import Auto
-from reanchor.proposal.costs import Costs
-from reanchor.proposal.draws import Acceptance, grow_by_draws
+from reanchor.proposal.auto import AutoProposer
+from reanchor.proposal.drawn_tree import SiblingAcceptance, grow_by_draws
+from reanchor.proposal.latency import LatencyModel
 from reanchor.proposal.retention import first_children, rejected_path
-from reanchor.proposal.sources import Chances, TimesAt
-from reanchor.proposal.trie import Trie
+from reanchor.proposal.sources import NoiseAt, Probabilities
+from reanchor.proposal.tree_builder import TreeBuilder
 
 
 class Rule:
@@ -22,7 +22,7 @@ class Rule:
     def __init__(self, config: DecodeConfig, seed: int | None = None) -> None:
         """seed: of what is drawn from the drafter."""
         self.config, self.rng = config, random.Random(config.attach_seed)
-        self.draws, self.acceptance = random.Random(seed), Acceptance()
+        self.draws, self.acceptance = random.Random(seed), SiblingAcceptance()
         self.chances: list[list[float]] = []  # [K][k] of the round under way
 
     def plan(self, shifts: int, max_depth: int) -> Plan:
@@ -36,37 +36,41 @@ class Rule:
     def _drawn(self, draft: Draft, max_depth: int) -> Tree:
         assert draft.candidates is not None and draft.log_probs is not None
         self.chances = draft.log_probs[0].exp().tolist()
-        trie = Trie(draft.blocks[0][0], self.config.node_budget, max_depth)
-        grow_by_draws(trie, draft.candidates[0].tolist(), self.chances, self.acceptance, self.draws)
-        return trie.freeze()
+        builder = TreeBuilder(draft.blocks[0][0], self.config.node_budget, max_depth)
+        grow_by_draws(builder, draft.candidates[0].tolist(), self.chances, self.acceptance, self.draws)
+        return builder.freeze()
 
-    def rejected(self, tree: Tree, verdict: Verdict) -> list[int]:
+    def rejected(self, tree: Tree, result: VerifyResult) -> list[int]:
         """The nodes whose states the next round reads."""
         if self.config.method != "reanchor" and not self.config.carryover:
             return []
         if self.config.method == "ddtree":  # a tree of candidates has no inserted paths
-            return first_children(tree, verdict)
-        return rejected_path(tree, verdict, self.config.retention)
+            return first_children(tree, result)
+        return rejected_path(tree, result, self.config.retention)
 
     def learn(
-        self, tree: Tree, verdict: Verdict, beliefs: Callable[[], Sequence[Chances]], kept: Sequence[int]
+        self,
+        tree: Tree,
+        result: VerifyResult,
+        beliefs: Callable[[], Sequence[Probabilities]],
+        kept: Sequence[int],
     ) -> None:
         if self.chances:
-            self.acceptance.learn_all(tree, verdict, self.chances)
+            self.acceptance.learn_all(tree, result, self.chances)
             self.chances = []
 
 
 def proposer_for(
     config: DecodeConfig,
     prompt: Sequence[int],
-    costs: Costs | None,
+    costs: LatencyModel | None,
     sampled: bool,
     seed: int | None,
-    times: TimesAt | None = None,
-) -> Rule | Auto:
-    """What assembles the tries of one decode. sampled: the target samples; seed: of what is drawn from the drafter;
+    times: NoiseAt | None = None,
+) -> Rule | AutoProposer:
+    """What assembles the trees of one decode. sampled: the target samples; seed: of what is drawn from the drafter;
     times: what the target's draws are decided by, where drafts may know.
     """
     if config.method == "auto":
-        return Auto(prompt, config.node_budget or 1, costs, sampled, times)
+        return AutoProposer(prompt, config.node_budget or 1, costs, sampled, times)
     return Rule(config, seed)

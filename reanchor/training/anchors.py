@@ -20,7 +20,7 @@ def rng_of(*numbers: int) -> random.Random:
     return random.Random(":".join(map(str, numbers)))
 
 
-class Order:
+class EpochOrder:
     """Every response once an epoch, each epoch in an order of its own."""
 
     def __init__(self, size: int, batch: int, seed: int) -> None:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from reanchor.drafters.loading import checkpoint_name
+from reanchor.drafters.load import checkpoint_name
 
 KEPT = 2
 STATE = "training.pt"

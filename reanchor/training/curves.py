@@ -38,7 +38,7 @@ def smooth(values: list[float], share: float = 0.02) -> list[float]:
     return found
 
 
-def draw(log: Path, picture: Path) -> None:
+def draw_curves(log: Path, picture: Path) -> None:
     """Loss left, tokens a round right, both by step."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

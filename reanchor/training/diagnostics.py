@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reanchor.drafters.block import BlockDrafter
-from reanchor.training.observation import Observed, candidates
+from reanchor.training.observation import ObservedDecode, candidates
 from reanchor.training.packed import block_states
 
 TOP = 16
@@ -24,7 +24,7 @@ CORRELATION = "correlation with gain"
 Rows = list[dict[str, Any]]
 
 
-def recall(seen: Sequence[Observed], drafter: BlockDrafter, baseline: BlockDrafter | None) -> Rows:
+def recall(seen: Sequence[ObservedDecode], drafter: BlockDrafter, baseline: BlockDrafter | None) -> Rows:
     """Recall@1 and @16 by draft position, over rounds that carry-over-on (and the baseline) got right so far."""
     hits: dict[tuple[int, str], list[tuple[bool, bool]]] = defaultdict(list)
     for each in seen:
@@ -61,7 +61,7 @@ def reconvergence(tokens: Sequence[int], written: Sequence[int]) -> int:
     )
 
 
-def rejected_rounds(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
+def rejected_rounds(seen: Sequence[ObservedDecode], drafter: BlockDrafter) -> Rows:
     """One row a round that had rejected states: their number, the drafts after the rejected one that the target
     agreed with (without a break, and at all), R, and the local gain.
     """
@@ -91,7 +91,7 @@ def rejected_rounds(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
     return rows
 
 
-def ceiling(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
+def ceiling(seen: Sequence[ObservedDecode], drafter: BlockDrafter) -> Rows:
     """What the rejected branch could add at best: how often the drafter without it, the branch (the target's own token
     at that position, after the wrong ones) and either of them is right, over the rejected rounds that the drafter
     got right so far. The last row multiplies up to acceptance lengths.
@@ -180,7 +180,7 @@ def with_correlation(table: Rows) -> Rows:
     return [*table, row]
 
 
-def attention(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
+def attention(seen: Sequence[ObservedDecode], drafter: BlockDrafter) -> Rows:
     """Share of a slot's attention that carried rows get, by their number, averaged over heads and rounds."""
     shares: dict[tuple[int, int], list[float]] = defaultdict(list)
     for each in seen:
@@ -216,7 +216,7 @@ def attention(seen: Sequence[Observed], drafter: BlockDrafter) -> Rows:
 
 
 @torch.no_grad()
-def attended(drafter: BlockDrafter, seen: Observed) -> list[Tensor]:
+def attended(drafter: BlockDrafter, seen: ObservedDecode) -> list[Tensor]:
     """Attention weights of every layer in one packed pass, [S, heads, T] each."""
     found: list[Tensor] = []
     block_states(drafter, seen.ids, seen.features, seen.anchors, seen.carried, watch=found.append)

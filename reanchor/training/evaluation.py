@@ -14,7 +14,7 @@ from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.block import BlockDrafter
 from reanchor.target import end_ids
 from reanchor.training.anchors import rng_of
-from reanchor.training.lesson import Lesson, Material
+from reanchor.training.drafter_loss import BatchBuilder, TrainingBatch
 from reanchor.training.objective import acceptance
 from reanchor.training.packed import block_states
 from reanchor.training.responses import Response
@@ -23,7 +23,7 @@ PROBE = -1  # what seeds the probe's anchors in place of a step
 
 
 @torch.no_grad()
-def matched(lesson: Lesson, responses: Sequence[Response], seed: int) -> dict[str, float]:
+def matched(lesson: BatchBuilder, responses: Sequence[Response], seed: int) -> dict[str, float]:
     """Tokens a round from the same anchors against the record: with carried rows (on) and without (off)."""
     counts: dict[str, list[float]] = {"on": [], "off": []}
     for place, response in enumerate(responses):
@@ -36,7 +36,7 @@ def matched(lesson: Lesson, responses: Sequence[Response], seed: int) -> dict[st
     return {f"matched_{name}": sum(each) / len(each) for name, each in counts.items() if each}
 
 
-def tokens_a_round(drafter: BlockDrafter, material: Material) -> Tensor:
+def tokens_a_round(drafter: BlockDrafter, material: TrainingBatch) -> Tensor:
     """[A] what a round from each anchor would commit of the record, bonus included; the whole vocabulary."""
     ids, anchors = material.ids, material.anchors
     hidden = block_states(drafter, ids, material.features, anchors, material.carried)

@@ -15,7 +15,7 @@ from reanchor.training.anchors import slot_weights
 CROSS_ENTROPY, DISTANCE, CONFIDENCE = 0.1, 0.9, 1.0  # DSpark's shares
 
 
-class Vocabulary:
+class LossVocabulary:
     """The tokens a softmax runs over: all, or those that occur in the responses."""
 
     def __init__(self, size: int, seen: Tensor | None) -> None:
@@ -51,7 +51,7 @@ def refuse_untrainable(drafter: BlockDrafter) -> None:
         )
 
 
-def scores(drafter: BlockDrafter, hidden: Tensor, previous: Tensor, vocabulary: Vocabulary) -> Tensor:
+def scores(drafter: BlockDrafter, hidden: Tensor, previous: Tensor, vocabulary: LossVocabulary) -> Tensor:
     """Logits of every slot, the tokens before it being the recorded ones.
 
     hidden: [A, K, H]; previous: [A, K] -> [A, K, V']
@@ -62,14 +62,14 @@ def scores(drafter: BlockDrafter, hidden: Tensor, previous: Tensor, vocabulary: 
     else:
         rows = vocabulary.head_rows(head.weight)
         bias = None if head.bias is None else head.bias[vocabulary.seen]
-        logits = drafter.bend(F.linear(hidden.to(rows.dtype), rows, bias))
+        logits = drafter.scale_logits(F.linear(hidden.to(rows.dtype), rows, bias))
     logits = logits.float()
     if drafter.config.markov is None:
         return logits
     return logits + correction(drafter.markov_head, hidden, previous, vocabulary).float()
 
 
-def correction(head: MarkovHead, hidden: Tensor, previous: Tensor, vocabulary: Vocabulary) -> Tensor:
+def correction(head: MarkovHead, hidden: Tensor, previous: Tensor, vocabulary: LossVocabulary) -> Tensor:
     before, state, latents = head.markov_w1(previous), None, []
     for slot in range(hidden.shape[1]):
         latent, state = head.latent(before[:, slot], hidden[:, slot], state)
@@ -78,22 +78,22 @@ def correction(head: MarkovHead, hidden: Tensor, previous: Tensor, vocabulary: V
 
 
 @dataclass(frozen=True)
-class Worth:
+class BlockLoss:
     """Of one response's blocks: the loss, and how far each block's greedy proposals go, given the record."""
 
     loss: Tensor  # []
     hits: Tensor  # [A, K] bool
 
 
-def worth(
+def block_loss(
     drafter: BlockDrafter,
     hidden: Tensor,
     ids: Tensor,
     anchors: Tensor,
-    vocabulary: Vocabulary,
+    vocabulary: LossVocabulary,
     gamma: float,
     teacher: Tensor | None = None,
-) -> Worth:
+) -> BlockLoss:
     """hidden: [A, K, H]; ids: [L]; teacher: [A, K, V] the target's logits for the same slots (Markov)."""
     places = anchors[:, None] + torch.arange(drafter.proposals, device=ids.device)  # [A, K]
     previous, labels = ids[places], vocabulary.labels(ids[places + 1])
@@ -104,7 +104,7 @@ def worth(
     loss = (entropy * weights).sum()
     if drafter.config.markov is not None and teacher is not None:
         loss = CROSS_ENTROPY * loss + dspark(drafter, logits, hidden, previous, weights, vocabulary, teacher)
-    return Worth(loss, logits.detach().argmax(-1) == labels)
+    return BlockLoss(loss, logits.detach().argmax(-1) == labels)
 
 
 def dspark(
@@ -113,7 +113,7 @@ def dspark(
     hidden: Tensor,
     previous: Tensor,
     weights: Tensor,
-    vocabulary: Vocabulary,
+    vocabulary: LossVocabulary,
     teacher: Tensor,
 ) -> Tensor:
     """Total variation to the target's distribution, and the confidence head's error about it."""

@@ -14,39 +14,39 @@ from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Draft, Retained
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.block import BlockDrafter
-from reanchor.training.packed import Carried, block_states
+from reanchor.training.packed import CarryoverRows, block_states
 
 CARRIED = ("nothing", "states", "states with embedding")
 
 
 @dataclass(frozen=True)
-class Round:
+class ObservedRound:
     position: int  # of the anchor
     block: tuple[int, ...]  # the anchor and the proposals
     retained: Retained
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedDecode:
     """A whole text, and the rounds whose block lies in it to its end."""
 
     ids: Tensor  # [L]
     features: Tensor  # [L, Dc]
-    rounds: list[Round]
+    rounds: list[ObservedRound]
     whole: list[int]  # places in `rounds`
     anchors: Tensor  # [A], of the whole ones
-    carried: Carried
+    carried: CarryoverRows
 
     def truth(self, proposals: int) -> Tensor:
         """[A, K] what the target wrote after each anchor."""
         return self.ids[self.anchors[:, None] + 1 + torch.arange(proposals, device=self.ids.device)]
 
 
-class Watcher:
+class ObservingDrafter:
     """A drafter that keeps what it was asked and what it answered."""
 
     def __init__(self, drafter: BlockDrafter) -> None:
-        self.drafter, self.rounds = drafter, list[Round]()
+        self.drafter, self.rounds = drafter, list[ObservedRound]()
         self.tap_layers, self.block_size = drafter.tap_layers, drafter.block_size
         self.proposals, self.carryover = drafter.proposals, drafter.carryover
 
@@ -61,15 +61,15 @@ class Watcher:
     ) -> Draft:
         position = len(cache)
         draft = self.drafter.draft(anchor, retained, shifts, cache, *more, **asked)
-        self.rounds.append(Round(position, tuple(draft.blocks[0]), retained))
+        self.rounds.append(ObservedRound(position, tuple(draft.blocks[0]), retained))
         return draft
 
 
 def observe(
     model: Any, drafter: BlockDrafter, prompt: Sequence[int], new_tokens: int, end_ids: tuple[int, ...]
-) -> Observed | None:
+) -> ObservedDecode | None:
     """A greedy decode with carried rows on; None when no block lies in it to its end."""
-    watcher = Watcher(drafter)
+    watcher = ObservingDrafter(drafter)
     decoder = SpeculativeDecoder(model, watcher, DecodeConfig("dflash", carryover=True))
     steps = decoder.decode(list(prompt), SamplingConfig(new_tokens), end_ids=end_ids)
     text = [*prompt, *(token for step in steps for token in step.tokens)]
@@ -82,7 +82,7 @@ def observe(
     counts = [len(rounds[place].retained) for place in whole]
     rows = [rounds[place].retained.features for place in whole]
     anchors = torch.tensor([rounds[place].position for place in whole], device=ids.device)
-    carried = Carried(
+    carried = CarryoverRows(
         torch.cat([features[:0], *(each for each in rows if each is not None)]),
         torch.arange(len(whole), device=ids.device).repeat_interleave(
             torch.tensor(counts, device=ids.device)
@@ -94,11 +94,11 @@ def observe(
             ]
         ),
     )
-    return Observed(ids, features, rounds, whole, anchors, carried)
+    return ObservedDecode(ids, features, rounds, whole, anchors, carried)
 
 
 @torch.no_grad()
-def candidates(drafter: BlockDrafter, seen: Observed, carried: bool, count: int) -> Tensor:
+def candidates(drafter: BlockDrafter, seen: ObservedDecode, carried: bool, count: int) -> Tensor:
     """[A, K, count] best tokens of every slot, each after the block's own tokens before it."""
     rows = seen.carried if carried else None
     hidden = block_states(drafter, seen.ids, seen.features, seen.anchors, rows)
@@ -118,7 +118,7 @@ def acceptance_length(
     """Tokens a round of greedy chains that carry over one of CARRIED, over all rounds of all prompts."""
     decoder = SpeculativeDecoder(model, drafter, DecodeConfig("dflash", carryover=carried != "nothing"))
     tokens = rounds = 0
-    with bare(drafter) if carried == "states" else nullcontext():
+    with without_carryover(drafter) if carried == "states" else nullcontext():
         for prompt in prompts:
             steps = list(decoder.decode(list(prompt), SamplingConfig(new_tokens), end_ids=end_ids))[1:]
             tokens, rounds = tokens + sum(len(step.tokens) for step in steps), rounds + len(steps)
@@ -126,7 +126,7 @@ def acceptance_length(
 
 
 @contextmanager
-def bare(drafter: BlockDrafter) -> Iterator[None]:
+def without_carryover(drafter: BlockDrafter) -> Iterator[None]:
     """While it lasts, carried states are not told from committed ones."""
     kept = drafter.carryover_embedding.data
     drafter.carryover_embedding.data = torch.zeros_like(kept)

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reanchor.drafters.block import BlockDrafter
-from reanchor.drafters.config import LayerRule
+from reanchor.drafters.drafter_config import LayerRule
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarryoverRows:
     """Rejected states of all blocks together: row r is read by block owners[r] alone."""
 
     features: Tensor  # [R, Dc], detached
@@ -26,7 +26,7 @@ class Carried:
     positions: Tensor  # [R]
 
 
-class Masked:
+class MaskedAttention:
     """Differentiable attention under a mask; a group's heads are folded into query rows, so that no key is repeated."""
 
     def __init__(self, visible: Tensor, groups: int, watch: Callable[[Tensor], None] | None = None) -> None:
@@ -50,7 +50,7 @@ def block_states(
     ids: Tensor,
     features: Tensor,
     anchors: Tensor,
-    carried: Carried | None = None,
+    carried: CarryoverRows | None = None,
     embed_carried: bool = True,
     watch: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
@@ -77,7 +77,9 @@ def block_states(
     owned = ownership(anchors, reach, owners, size)
     angles = drafter.body.rotary(keys, int(keys.max()) + 1, embedded)
     rules = drafter.config.rules
-    sights = {rule: Masked(within(owned, slots, keys, rule), drafter.groups, watch) for rule in set(rules)}
+    sights = {
+        rule: MaskedAttention(within(owned, slots, keys, rule), drafter.groups, watch) for rule in set(rules)
+    }
     context = drafter.body.project(torch.cat(rows))
     stores = [all_rows] * len(rules)
     hidden = drafter.body(embedded, context, angles, stores, [sights[rule] for rule in rules])

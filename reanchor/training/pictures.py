@@ -9,7 +9,7 @@ from typing import Any
 from reanchor.training.diagnostics import CORRELATION, Rows
 
 
-def draw(tables: Mapping[str, Rows], folder: Path) -> list[Path]:
+def draw_analysis(tables: Mapping[str, Rows], folder: Path) -> list[Path]:
     """One PNG a table that holds anything."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -15,16 +15,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from reanchor.target import Target, end_ids, tapped
+from reanchor.training.feature_store import FeatureStore
+from reanchor.training.initialization import taps_of
 from reanchor.training.record_config import RecordConfig
 from reanchor.training.responses import Response
-from reanchor.training.start import taps_of
-from reanchor.training.teacher import Teacher
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Question:
+class PendingPrompt:
     """A rendered prompt; its key says which prompt of which set it is."""
 
     key: str
@@ -34,7 +34,7 @@ class Question:
 
 def record(
     model: PreTrainedModel,
-    questions: Sequence[Question],
+    questions: Sequence[PendingPrompt],
     out: Path,
     config: RecordConfig,
     say: Say,
@@ -47,7 +47,7 @@ def record(
         raise ValueError(f"taps {config.taps!r} are kept in a folder of features: give --features FOLDER")
     if not out.absolute().parent.is_dir():
         raise ValueError(f"there is no folder {str(out.parent)!r} to write {out.name!r} into: make it first")
-    teacher = None if features is None else Teacher(Target(model, tap_layers(config, model)), features)
+    teacher = None if features is None else FeatureStore(Target(model, tap_layers(config, model)), features)
     done = answered(out)
     asked = {question.key for question in questions}
     if done and not done & asked:
@@ -80,7 +80,7 @@ def answered(out: Path) -> set[str]:
         raise ValueError(f"{str(out)!r} is no file of responses with keys: give another --out") from None
 
 
-def append(out: Path, group: Sequence[Question], responses: Sequence[list[int]]) -> None:
+def append(out: Path, group: Sequence[PendingPrompt], responses: Sequence[list[int]]) -> None:
     lines = [
         json.dumps(
             {"key": each.key, "source": each.source, "prompt_ids": each.ids, "response_ids": response},
@@ -104,7 +104,7 @@ def answer(
     model: PreTrainedModel,
     prompts: Sequence[list[int]],
     config: RecordConfig,
-    teacher: Teacher | None = None,
+    teacher: FeatureStore | None = None,
 ) -> list[list[int]]:
     """One response a prompt, its end token included. Prompts are padded on the left and told apart by a mask."""
     longest = max(map(len, prompts))

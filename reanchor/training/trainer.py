@@ -15,19 +15,19 @@ import torch
 from reanchor.config import DecodeConfig
 from reanchor.drafters.block import BlockDrafter
 from reanchor.training import checkpoints
-from reanchor.training.anchors import Order, rng_of
-from reanchor.training.config import TrainConfig
+from reanchor.training.anchors import EpochOrder, rng_of
 from reanchor.training.curves import evaluated, read
+from reanchor.training.drafter_loss import BatchBuilder, DrafterLoss
 from reanchor.training.evaluation import decoded, matched
-from reanchor.training.lesson import Lesson, Pupil
 from reanchor.training.objective import acceptance
 from reanchor.training.responses import Response
+from reanchor.training.train_config import TrainConfig
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Data:
+class TrainingData:
     training: list[Response]
     held_out: list[Response]
     dropped: int  # responses without room for a block
@@ -58,7 +58,13 @@ class Trainer:
     """One run in one folder. `written` is the drafter's config as it goes to disk; `step` where it begins."""
 
     def __init__(
-        self, lesson: Lesson, pupil: Pupil, data: Data, out: Path, written: Mapping[str, Any], say: Say
+        self,
+        lesson: BatchBuilder,
+        pupil: DrafterLoss,
+        data: TrainingData,
+        out: Path,
+        written: Mapping[str, Any],
+        say: Say,
     ) -> None:
         from accelerate import Accelerator
 
@@ -78,7 +84,7 @@ class Trainer:
             weight_decay=self.config.weight_decay,
         )
         self.pupil, self.optimiser = self.accelerator.prepare(pupil, optimiser)
-        self.order = Order(len(data.training), self.config.batch, self.config.seed)
+        self.order = EpochOrder(len(data.training), self.config.batch, self.config.seed)
         self.total = math.ceil(self.config.epochs * len(data.training) / self.config.batch)
         self.step, self.begun = 0, time.monotonic()
         self.saved = self.evaluated = self.begun

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from reanchor.drafters.block import BlockDrafter
-from reanchor.training.packed import Carried, block_states
+from reanchor.training.feature_store import FeatureStore, grow
+from reanchor.training.packed import CarryoverRows, block_states
 from reanchor.training.responses import Response
-from reanchor.training.teacher import Teacher, grow
 
 
 @dataclass(frozen=True)
 class Transitions:
     anchors: Tensor  # [A'] shifted, a + m + 1
-    carried: Carried
+    carried: CarryoverRows
     accepted: list[int]  # [A] m of every sampled anchor
     logits: Tensor  # [R, V] the target's, after every recorded position
     dropped: int  # sampled anchors whose shifted block runs past the response
@@ -34,7 +34,7 @@ def draft_tokens(drafter: BlockDrafter, ids: Tensor, features: Tensor, anchors: 
 
 @torch.no_grad()
 def advance(
-    drafter: BlockDrafter, teacher: Teacher, response: Response, features: Tensor, anchors: list[int]
+    drafter: BlockDrafter, teacher: FeatureStore, response: Response, features: Tensor, anchors: list[int]
 ) -> Transitions:
     """One round from every anchor, as decoding would do it. features: [L, Dc]"""
     ids = torch.tensor(response.ids, device=features.device)
@@ -55,7 +55,7 @@ def advance(
         owners += [len(shifted)] * len(rejected)
         positions += range(new, new + len(rejected))
         shifted.append(new)
-    carried = Carried(
+    carried = CarryoverRows(
         output.features[rows].detach(),
         torch.tensor(owners, dtype=torch.long, device=ids.device),
         torch.tensor(positions, dtype=torch.long, device=ids.device),

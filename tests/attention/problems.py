@@ -1,4 +1,4 @@
-"""Random problems of the two kinds the engine has: tries and batches of draft blocks."""
+"""Random problems of the two kinds the engine has: trees and batches of draft blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reanchor.attention.problem import Problem, Visibility
 
 
 def ancestry(parents: list[int]) -> tuple[np.ndarray, list[int]]:
-    """Who sees whom in a trie, and the depths."""
+    """Who sees whom in a tree, and the depths."""
     sees, depths = np.eye(len(parents), dtype=bool), [0] * len(parents)
     for node, parent in enumerate(parents):
         if parent >= 0:

@@ -12,7 +12,7 @@ from reanchor.attention.problem import Problem
 from reanchor.attention.table import BACKENDS, Backend
 from reanchor.config import AttentionChoice
 from reanchor.decoder import SpeculativeDecoder
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 from reanchor.loading import load_pair
 from tests.drafters.test_matrix import NEW, PROMPT, fitted, target_of
 from tests.drafters.writer import DIALECTS
@@ -29,10 +29,12 @@ def no_grad():
         yield
 
 
-def run(model, prompt, script, mode, new=LONG, dense=False, stack="hf", **knobs):
+def run(model, prompt, script, mode, new=LONG, dense=False, forward="transformers", **knobs):
     """Tokens, drafts accepted per round, backends used."""
     drafter = ScriptedDrafter(script, mode)
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(stack=stack, **{"method": "reanchor", **knobs}))
+    decoder = SpeculativeDecoder(
+        model, drafter, DecodeConfig(forward=forward, **{"method": "reanchor", **knobs})
+    )
     if dense:
         decoder.target.scope = None
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=new)))
@@ -50,12 +52,12 @@ def setup(family, new=LONG):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("mode", ["right", "second", "random"])
 @pytest.mark.parametrize("choice", PLAIN_CHOICES)
-@pytest.mark.parametrize("stack", ["hf", "auto"])
-def test_every_backend_decodes_the_same(family, mode, choice, stack):
+@pytest.mark.parametrize("forward", ["transformers", "auto"])
+def test_every_backend_decodes_the_same(family, mode, choice, forward):
     if choice == "sdpa" and family == "gemma2":
         pytest.skip("sdpa has no soft cap")
     model, prompt, script = setup(family)
-    tokens, accepted, used = run(model, prompt, script, mode, attention=choice, stack=stack)
+    tokens, accepted, used = run(model, prompt, script, mode, attention=choice, forward=forward)
     by_dense_mask = run(model, prompt, script, mode, dense=True)
     assert used and not by_dense_mask[2]
     assert tokens == script[len(prompt) :][:LONG]
@@ -65,22 +67,23 @@ def test_every_backend_decodes_the_same(family, mode, choice, stack):
 
 @pytest.mark.skipif(not INTERPRETED, reason="runs under Triton's interpreter, see test_interpreter.py")
 @pytest.mark.parametrize(
-    "family, stack", [("llama", "hf"), ("qwen3", "auto"), ("gemma2", "auto"), ("gemma3", "hf")]
+    "family, forward",
+    [("llama", "transformers"), ("qwen3", "auto"), ("gemma2", "auto"), ("gemma3", "transformers")],
 )
 @pytest.mark.parametrize("choice", ["triton", "flash"])
-def test_the_kernels_decode_the_same(family, stack, choice):
+def test_the_kernels_decode_the_same(family, forward, choice):
     if choice == "flash" and family == "gemma2":
         pytest.skip("torch's flash kernels have no soft cap")
     model, prompt, script = setup(family, new=10)
-    tokens, accepted, used = run(model, prompt, script, "second", new=10, attention=choice, stack=stack)
+    tokens, accepted, used = run(model, prompt, script, "second", new=10, attention=choice, forward=forward)
     assert used == (choice,)
     assert (tokens, accepted) == run(model, prompt, script, "second", new=10, dense=True)[:2]
     assert tokens == script[len(prompt) :][:10]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stack", ["hf", "auto"])
-def test_kernels_and_backends_agree_on_the_embedded_pair(stack):
+@pytest.mark.parametrize("forward", ["transformers", "auto"])
+def test_kernels_and_backends_agree_on_the_embedded_pair(forward):
     """Single precision; under the interpreter by the kernels too, for fewer tokens."""
     pair = load_pair("demo", "demo")
     prompt = torch.as_tensor(
@@ -88,12 +91,12 @@ def test_kernels_and_backends_agree_on_the_embedded_pair(stack):
     )
     choices, new = (["triton", "flash"], 5) if INTERPRETED else (["auto", "reference"], 48)
     limit = SamplingConfig(max_new_tokens=new)
-    dense = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig("reanchor", stack="hf"))
+    dense = SpeculativeDecoder(pair.target, pair.drafter, DecodeConfig("reanchor", forward="transformers"))
     dense.target.scope = None
     expected = [(step.tokens, step.accepted) for step in dense.decode(prompt, limit)]
     for choice in choices:
         decoder = SpeculativeDecoder(
-            pair.target, pair.drafter, DecodeConfig("reanchor", attention=choice, stack=stack)
+            pair.target, pair.drafter, DecodeConfig("reanchor", attention=choice, forward=forward)
         )
         assert [(step.tokens, step.accepted) for step in decoder.decode(prompt, limit)] == expected
         assert decoder.target.attention.used == ("sdpa" if choice == "auto" else choice,)
@@ -112,7 +115,7 @@ def test_a_model_out_of_reach_decodes_by_its_own_attention_and_says_so(monkeypat
     model, prompt, script = setup("llama", new=6)
     monkeypatch.setattr(type(model), "_supports_attention_backend", False)
     decoder = SpeculativeDecoder(
-        model, ScriptedDrafter(script, "second"), DecodeConfig("reanchor", stack="hf")
+        model, ScriptedDrafter(script, "second"), DecodeConfig("reanchor", forward="transformers")
     )
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=6)))
     assert [token for step in steps for token in step.tokens] == script[len(prompt) :][:6]
@@ -120,7 +123,7 @@ def test_a_model_out_of_reach_decodes_by_its_own_attention_and_says_so(monkeypat
     assert report["used"] == ["the model's own"]
     assert "attention interface" in report["declined"]["ours"][0]
     with pytest.raises(ValueError, match="'sdpa' cannot serve this model"):
-        SpeculativeDecoder(model, None, DecodeConfig("reanchor", attention="sdpa", stack="hf"))
+        SpeculativeDecoder(model, None, DecodeConfig("reanchor", attention="sdpa", forward="transformers"))
 
 
 @pytest.mark.parametrize("dialect", ["dflash", "dflash swa", "dflash2"])

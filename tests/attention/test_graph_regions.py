@@ -16,7 +16,7 @@ from transformers import LlamaConfig
 from reanchor.attention import triton
 from reanchor.attention.problem import Problem, Visibility
 from reanchor.cache import TreeCache
-from reanchor.proposal import device
+from reanchor.proposal import device_tree
 from tests.tiny import SHAPE
 
 BLOCKS, WIDTH, NODES, HEADS, SIZE = 4, 6, 32, 2, 16
@@ -42,7 +42,7 @@ def inputs() -> dict[str, torch.Tensor]:
 
 
 def build(given):
-    return device.assemble(given["blocks"], given["lengths"], given["max_depth"], NODES)
+    return device_tree.assemble_on_device(given["blocks"], given["lengths"], given["max_depth"], NODES)
 
 
 def attend(given, tree):
@@ -51,11 +51,11 @@ def attend(given, tree):
     return triton.attend(problem)
 
 
-def commit(given, verdict):
+def commit(given, result):
     cache = TreeCache(LlamaConfig(**SHAPE))
     cache.buffers["full_attention"] = given["buffer"]
     cache._device_length = given["length"]
-    cache.commit_on_device(verdict.path, verdict.count)
+    cache.commit_on_device(result.path, result.count)
     return given["buffer"]
 
 
@@ -63,17 +63,19 @@ def one_round(given):
     """Everything between the drafter's tokens and the next round's, but for the model's own layers."""
     tree = build(given)
     out = attend(given, tree)
-    verdict = device.accept(tree, given["choices"])
-    nodes, count = device.rejected(tree, verdict)
-    return out, commit(given, verdict), verdict.tokens, verdict.count, nodes, count
+    result = device_tree.accept_on_device(tree, given["choices"])
+    nodes, count = device_tree.rejected_on_device(tree, result)
+    return out, commit(given, result), result.tokens, result.count, nodes, count
 
 
 REGIONS = {
     "assemble": build,
     "attend": lambda given: attend(given, build(given)),
-    "accept": lambda given: device.accept(build(given), given["choices"]).path,
-    "retain": lambda given: device.rejected(build(given), device.accept(build(given), given["choices"]))[0],
-    "commit": lambda given: commit(given, device.accept(build(given), given["choices"])),
+    "accept": lambda given: device_tree.accept_on_device(build(given), given["choices"]).path,
+    "retain": lambda given: device_tree.rejected_on_device(
+        build(given), device_tree.accept_on_device(build(given), given["choices"])
+    )[0],
+    "commit": lambda given: commit(given, device_tree.accept_on_device(build(given), given["choices"])),
     "round": one_round,
 }
 
@@ -85,7 +87,7 @@ def trace(region):
 
         def flat(*tensors: torch.Tensor):
             result = region(dict(zip(names, tensors, strict=True)))
-            return result.tokens if isinstance(result, device.DeviceTree) else result
+            return result.tokens if isinstance(result, device_tree.DeviceTree) else result
 
         return make_fx(flat)(*given.values())
 

@@ -1,4 +1,4 @@
-"""Models verify tries through the room inside a scope, and are themselves outside of it."""
+"""Models verify trees through the room inside a scope, and are themselves outside of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from reanchor.attention.huggingface import Scope, passed_keywords, refusal
+from reanchor.attention.huggingface import PatchedAttention, attention_refusal, passed_keywords
 from reanchor.attention.problem import Visibility
 from reanchor.attention.table import Attention
 from reanchor.cache import TreeCache
@@ -26,7 +26,7 @@ CACHE = "cache" if "cache" in inspect.signature(LlamaForCausalLM.forward).parame
 
 
 def verify(model, prompt, tokens, sees, depths, attention):
-    """Logits [N, V] of a trie behind a prompt."""
+    """Logits [N, V] of a tree behind a prompt."""
     cache = TreeCache(model.config)
     cache.reserve(len(prompt))
     model(input_ids=prompt[None], use_cache=True, **{CACHE: cache})
@@ -34,7 +34,7 @@ def verify(model, prompt, tokens, sees, depths, attention):
     cache.reserve(len(tokens))
     visible = Visibility.pack(sees, depths, len(prompt))
     positions = torch.tensor(depths)[None] + len(prompt)
-    scope = Scope(model, attention)
+    scope = PatchedAttention(model, attention)
     with scope:
         output = model(
             input_ids=tokens[None],
@@ -77,12 +77,12 @@ def test_a_scope_leaves_everything_as_it_was():
     tokens = torch.arange(5)[None]
     before, attention = registries(), model.config._attn_implementation
     logits = model(input_ids=tokens).logits
-    with Scope(model, Attention()), Scope(other, Attention()):
-        with Scope(model, Attention()):
+    with PatchedAttention(model, Attention()), PatchedAttention(other, Attention()):
+        with PatchedAttention(model, Attention()):
             assert model.config._attn_implementation != attention
         assert model.config._attn_implementation != attention
     assert registries() == before and model.config._attn_implementation == attention
-    with pytest.raises(RuntimeError, match="inside"), Scope(model, Attention()):
+    with pytest.raises(RuntimeError, match="inside"), PatchedAttention(model, Attention()):
         raise RuntimeError("inside")
     assert registries() == before and model.config._attn_implementation == attention
     assert torch.equal(model(input_ids=tokens).logits, logits)
@@ -91,7 +91,7 @@ def test_a_scope_leaves_everything_as_it_was():
 @torch.no_grad()
 def test_a_call_without_a_trie_is_refused():
     model = tiny_target("llama")
-    with pytest.raises(ValueError, match="without `reanchor_call`"), Scope(model, Attention()):
+    with pytest.raises(ValueError, match="without `reanchor_call`"), PatchedAttention(model, Attention()):
         model(input_ids=torch.arange(5)[None])
 
 
@@ -101,7 +101,7 @@ def test_a_cache_that_forgets_rows_is_refused():
     cache = DynamicCache(config=model.config)
     model(input_ids=torch.arange(20)[None], use_cache=True, **{CACHE: cache})
     visible = Visibility.pack(*random_trie(3, np.random.default_rng(0)), 20)
-    scope = Scope(model, Attention())
+    scope = PatchedAttention(model, Attention())
     with pytest.raises(ValueError, match="it must keep every row"), scope:
         model(input_ids=torch.arange(3)[None], use_cache=True, **{CACHE: cache}, **scope.keywords(visible))
 
@@ -110,7 +110,7 @@ def test_a_window_that_only_the_mask_holds_is_refused():
     shape = {**SHAPE, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
     window = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 3}
     made = Qwen2MoeForCausalLM(Qwen2MoeConfig(**shape, **window, shared_expert_intermediate_size=8))
-    assert "in the mask alone" in str(refusal(made))
+    assert "in the mask alone" in str(attention_refusal(made))
 
 
 def test_keywords_are_read_in_the_source():
@@ -121,13 +121,13 @@ def test_keywords_are_read_in_the_source():
 
 def test_models_that_cannot_be_served_are_refused_with_the_reason():
     model = tiny_target("llama")
-    assert refusal(model) is None
+    assert attention_refusal(model) is None
     model.model.layers[0].self_attn.sinks = torch.zeros(4)
-    assert "attention sinks" in str(refusal(model))
+    assert "attention sinks" in str(attention_refusal(model))
     del model.model.layers[0].self_attn.sinks
     for made in (tiny_target(family) for family in set(FAMILIES) - {"gemma2"}):  # it asks for eager attention
-        assert refusal(made) is None
+        assert attention_refusal(made) is None
     model.config.layer_types = ["chunked_attention"] * 3
     with pytest.raises(ValueError, match="layers of type chunked_attention; verify through"):
-        Scope(model, Attention())
-    assert "attention interface" in str(refusal(torch.nn.Linear(2, 2)))
+        PatchedAttention(model, Attention())
+    assert "attention interface" in str(attention_refusal(torch.nn.Linear(2, 2)))

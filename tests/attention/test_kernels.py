@@ -25,7 +25,7 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 HALVES = [torch.float16, torch.bfloat16]
 
 
-def trie(nodes, length, **more):
+def builder(nodes, length, **more):
     sees, depths = random_trie(nodes, np.random.default_rng(nodes))
     return problem(sees, depths, length, device=DEVICE, **more)
 
@@ -39,34 +39,34 @@ def check(given, attend=backend.attend):
 @pytest.mark.parametrize("length", [0, 1, 31, 32, 33, 100])
 @pytest.mark.parametrize("nodes", [1, 7, 33])
 def test_lengths_and_nodes(length, nodes):
-    check(trie(nodes, length, heads=(2, 1), size=16))
+    check(builder(nodes, length, heads=(2, 1), size=16))
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (3, 1), (8, 2), (8, 1)])
 def test_group_sizes(heads):
-    check(trie(7, 70, heads=heads, size=16))
+    check(builder(7, 70, heads=heads, size=16))
 
 
 @pytest.mark.parametrize("size", [64, 80, 96, 128, 192, 256])
 def test_head_sizes(size):
-    check(trie(5, 37, heads=(2, 1), size=size))
+    check(builder(5, 37, heads=(2, 1), size=size))
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 33, 64, 100, 1000])
 @pytest.mark.parametrize("length", [0, 40, 130])
 def test_windows(window, length):
-    check(trie(33, length, heads=(2, 1), size=16, window=window))
+    check(builder(33, length, heads=(2, 1), size=16, window=window))
 
 
 def test_soft_cap():
-    check(trie(7, 40, heads=(2, 1), size=16, softcap=1.5))
-    check(trie(7, 40, heads=(2, 1), size=16, softcap=20.0, window=17))
+    check(builder(7, 40, heads=(2, 1), size=16, softcap=1.5))
+    check(builder(7, 40, heads=(2, 1), size=16, softcap=20.0, window=17))
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_half_precision(dtype):
-    check(trie(33, 100, heads=(4, 2), size=64, dtype=dtype))
-    check(trie(9, 70, heads=(4, 2), size=64, dtype=dtype, window=50, softcap=10.0))
+    check(builder(33, 100, heads=(4, 2), size=64, dtype=dtype))
+    check(builder(9, 70, heads=(4, 2), size=64, dtype=dtype, window=50, softcap=10.0))
 
 
 @pytest.mark.parametrize("window", [None, 12])
@@ -91,14 +91,18 @@ def test_padding_to_a_bucket_changes_nothing(window):
 @pytest.mark.parametrize("splits", [1, 2, 3, 7, 16])
 def test_any_number_of_parts(splits):
     """More parts than blocks of keys leave empty ones."""
-    for given in (trie(7, 100, heads=(2, 1)), trie(7, 0, heads=(2, 1)), trie(7, 100, heads=(2, 1), window=9)):
+    for given in (
+        builder(7, 100, heads=(2, 1)),
+        builder(7, 0, heads=(2, 1)),
+        builder(7, 100, heads=(2, 1), window=9),
+    ):
         out = backend.merge_parts(given, *backend.split_parts(given, prefix=True, splits=splits))
         assert error(out, reference.attend(in_double(given))) < BOUND[torch.float32]
 
 
 def test_one_launch_serves_every_length():
     """The length is changed in place on the device, as between two replays of a graph."""
-    given = trie(7, 100, heads=(2, 1))
+    given = builder(7, 100, heads=(2, 1))
     unknown = replace(given.sees, host_length=None)
     for length in (0, 1, 31, 64, 93):
         given.sees.length.fill_(length)
@@ -112,7 +116,7 @@ def test_one_launch_serves_every_length():
 def test_flash_merges_prefix_and_tail(length, dtype):
     if flash.external() is not None and DEVICE == "cpu":
         pytest.skip("flash_attn is installed and needs a CUDA device")
-    given = trie(33, length, heads=(4, 2), size=16, dtype=dtype)
+    given = builder(33, length, heads=(4, 2), size=16, dtype=dtype)
     assert flash.decline(given) is None
     check(given, flash.attend)
 
@@ -120,7 +124,7 @@ def test_flash_merges_prefix_and_tail(length, dtype):
 @pytest.mark.parametrize("window", [50, 500])
 def test_flash_serves_windows(window):
     check(
-        trie(7, 100, heads=(2, 1), dtype=torch.float32 if DEVICE == "cpu" else HALVES[0], window=window),
+        builder(7, 100, heads=(2, 1), dtype=torch.float32 if DEVICE == "cpu" else HALVES[0], window=window),
         flash.attend,
     )
 
@@ -157,7 +161,7 @@ def test_flash_attn_is_used_when_installed(monkeypatch, softcap):
     monkeypatch.setitem(sys.modules, "flash_attn", package_like_flash_attn(seen))
     monkeypatch.setattr(flash, "external", lambda: "flash_attn")
     for length in (0, 50):
-        given = trie(7, length, heads=(4, 2), dtype=torch.float16, softcap=softcap)
+        given = builder(7, length, heads=(4, 2), dtype=torch.float16, softcap=softcap)
         given = replace(given, sees=replace(given.sees, host_length=None))
         assert flash.decline(given) is None
         check(given, flash.attend)
@@ -178,7 +182,7 @@ def test_flash_attn_is_used_when_installed(monkeypatch, softcap):
     ],
 )
 def test_full_size(nodes, length, heads, size, dtype, rule):
-    check(trie(nodes, length, heads=heads, size=size, dtype=dtype, **rule))
+    check(builder(nodes, length, heads=heads, size=size, dtype=dtype, **rule))
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def test_json_holds_every_method_and_every_figure(bench):
     assert max(cell["speedup"] for cell in run["cells"][:2]) == pytest.approx(1)
     header = run["header"]
     assert set(header["engines"]) == {cell["method"] for cell in run["cells"]} - {"hf"}
-    assert {engine["used"] for engine in header["engines"].values()} == {"lean"}
+    assert {engine["used"] for engine in header["engines"].values()} == {"fused"}
     needed = {
         "reanchor",
         "torch",
@@ -170,11 +170,11 @@ def test_a_sweep_takes_methods_and_peers(bench):
 
 
 def test_a_sweep_is_of_any_knob_that_its_methods_have(bench):
-    sweep = ("--sweep", "stochastic=sample,rejection", "--sweep", "graphs=false,true")
+    sweep = ("--sweep", "sampling_mode=sample,rejection", "--sweep", "graphs=false,true")
     asked = ("--method", "plain", "--method", "ddtree", "--temperature", "1", "--output", "k.jsonl")
     shown = bench("--prompts", "own.jsonl", "--limit", "1", *sweep, *asked)
     assert shown.exit_code == 0, shown.output
-    named = [f"ddtree {value}" for value in ("stochastic=sample", "stochastic=rejection")]
+    named = [f"ddtree {value}" for value in ("sampling_mode=sample", "sampling_mode=rejection")]
     header = json.loads(Path("k.jsonl").read_text().splitlines()[0])
     assert header["methods"] == ["plain", *named, "ddtree graphs=false", "ddtree graphs=true"]
     assert bench("--report", "k.jsonl").stdout == shown.stdout
@@ -231,9 +231,9 @@ def test_carryover_joins_where_the_checkpoint_has_it(bench, tmp_path):
 
 
 def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
-    from reanchor.benchmark.contestant import Engine
+    from reanchor.benchmark.runners import EngineRunner
 
-    honest = Engine.decode
+    honest = EngineRunner.decode
 
     def broken(self, ids, sampling):
         outcome = honest(self, ids, sampling)
@@ -241,7 +241,7 @@ def test_a_fault_ends_with_one_and_shows_no_speed(bench, monkeypatch):
             outcome.tokens[3] = outcome.tokens[3] % 40 + 1
         return outcome
 
-    monkeypatch.setattr(Engine, "decode", broken)
+    monkeypatch.setattr(EngineRunner, "decode", broken)
     shown = bench("--prompts", "own.jsonl", "--limit", "2")
     assert shown.exit_code == 1
     assert "faults" in shown.stdout and "reanchor: token 3 differs" in shown.stderr
@@ -254,7 +254,7 @@ BRIEF = ("--prompts", "own.jsonl", "--method", "plain", "--method", "dflash", "-
 
 
 def test_an_interruption_says_that_the_same_command_goes_on(bench, monkeypatch):
-    from reanchor.benchmark.run import Bench
+    from reanchor.benchmark.bench import Bench
 
     honest = Bench.measure
 
@@ -306,7 +306,7 @@ def test_two_runs_do_not_write_one_file(bench):
     ],
 )
 def test_places_are_tried_before_anything_is_measured(bench, monkeypatch, arguments, said):
-    from reanchor.benchmark.run import Bench
+    from reanchor.benchmark.bench import Bench
 
     Path("afile").write_text("mine")
     monkeypatch.setattr(Bench, "measure", None)
@@ -340,7 +340,7 @@ TREES = ("--method", "plain", "--method", "ddtree")
         (("--prompts", "own.jsonl", "--sweep", "max_nodes=few"), "'few' is no whole number"),
         (("--prompts", "own.jsonl", "--sweep", "attach=there"), "attach must be one of"),
         (("--prompts", "own.jsonl", "--sweep", "graphs=maybe"), "graphs must be true or false, got 'maybe'"),
-        (("--prompts", "own.jsonl", "--sweep", "stochastic=rejection"), "method 'reanchor' merges"),
+        (("--prompts", "own.jsonl", "--sweep", "sampling_mode=rejection"), "method 'reanchor' merges"),
         (
             ("--prompts", "own.jsonl", "--method", "plain", "--attach", "fixed"),
             "which is not among plain: add",

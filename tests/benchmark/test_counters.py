@@ -7,12 +7,12 @@ import random
 import pytest
 import torch
 
-from reanchor.benchmark.ablations import ABLATIONS, contestants_of
-from reanchor.benchmark.counters import Agreement, Alignment, Earliest, Observed
+from reanchor.benchmark.ablations import ABLATIONS, ablation_methods
+from reanchor.benchmark.counters import Agreement, Alignment, CountingDrafter, Earliest
 from reanchor.config import DecodeConfig, SamplingConfig
-from reanchor.core import Draft, Retained, Step, Tree, Verdict
+from reanchor.core import Draft, Retained, Round, Tree, VerifyResult
 from reanchor.proposal import assemble
-from tests.benchmark.players import Letters, Oracle
+from tests.benchmark.scripted import Letters, Oracle
 from tests.tiny import ScriptedDrafter, greedy, tiny_target
 
 
@@ -29,7 +29,7 @@ class Given:
 def seen(counter_type, blocks: dict[int, list[int]], truth: list[int], attach="all", method="reanchor"):
     """The counts of one round: `blocks` by offset, verified against what the target says."""
     draft = Draft(tuple(blocks), list(blocks.values()))
-    observed = Observed(Given(draft))
+    observed = CountingDrafter(Given(draft))
     observed.draft()
     retained = Retained(tuple(block[0] for offset, block in blocks.items() if offset))
     tree = assemble(draft, retained, DecodeConfig(method=method, attach=attach), 99, random.Random(0))
@@ -38,14 +38,14 @@ def seen(counter_type, blocks: dict[int, list[int]], truth: list[int], attach="a
     return counter.take()
 
 
-def step_of(tree: Tree, truth: list[int]) -> Step:
+def step_of(tree: Tree, truth: list[int]) -> Round:
     """The target says truth[depth] after every node, whatever the branch."""
     path = [0]
     while (child := tree.children.get((path[-1], truth[tree.depths[path[-1]]]))) is not None:
         path.append(child)
     choices = [truth[depth] for depth in tree.depths]
-    verdict = Verdict(path, [choices[node] for node in path], choices, False)
-    return Step(verdict.tokens, tree, verdict, 1, 0, False)
+    result = VerifyResult(path, [choices[node] for node in path], choices, False)
+    return Round(result.tokens, tree, result, 1, 0, False)
 
 
 def test_alignment():
@@ -93,7 +93,7 @@ def test_agreement():
 
 
 def test_a_round_that_drafted_nothing_counts_nothing():
-    observed = Observed(Given(Draft((0,), [[1]])))
+    observed = CountingDrafter(Given(Draft((0,), [[1]])))
     tree = assemble(Draft((0,), [[1]]), Retained(), DecodeConfig("reanchor"), 9, random.Random(0))
     counter = Alignment(observed)
     counter.see(step_of(tree, [2]))
@@ -122,8 +122,8 @@ def test_a_scripted_pair_gives_the_rounds_and_counts_that_follow_from_its_script
     truth = greedy(model, torch.tensor(prompt), 60)
     drafter = ScriptedDrafter(prompt + truth, "decoy")
     measured = {
-        contestant.name: contestant.decode(prompt, SamplingConfig(25))
-        for contestant in contestants_of(ABLATIONS[name], model, drafter, DecodeConfig("reanchor"))
+        method.name: method.decode(prompt, SamplingConfig(25))
+        for method in ablation_methods(ABLATIONS[name], model, drafter, DecodeConfig("reanchor"))
     }
     for variant, outcome in measured.items():
         assert outcome.tokens == truth[:25]
@@ -143,10 +143,10 @@ def test_every_variant_gives_the_targets_own_tokens(name):
     ids = Letters()("alphabet").input_ids
     oracle.prompt(ids)
     truth = greedy(model, torch.tensor(ids), 20)
-    for contestant in contestants_of(ABLATIONS[name], model, oracle, DecodeConfig("reanchor")):
-        outcome = contestant.decode(ids, SamplingConfig(20))
+    for method in ablation_methods(ABLATIONS[name], model, oracle, DecodeConfig("reanchor")):
+        outcome = method.decode(ids, SamplingConfig(20))
         assert outcome.tokens == truth
-        if contestant.name == "DFlash":
+        if method.name == "DFlash":
             assert [each.tokens for each in outcome.rounds] == chain_rounds(len(ids), 20)
 
 

@@ -78,7 +78,7 @@ def test_a_drafter_that_does_not_fit_hides_nothing_about_the_target(pair):
     facts = json.loads(done.stdout)
     assert done.exit_code == 1
     assert "mask_token_id" in facts["pair"]["trouble"] and facts["pair"]["drafter"] == "not loaded"
-    assert "the same" in facts["pair"]["tokenizer"] and facts["pair"]["stack"]
+    assert "the same" in facts["pair"]["tokenizer"] and facts["pair"]["forward"]
     assert facts["attention"]["sdpa"].startswith("takes it") and "target weights" in facts["memory"]
     gone = json.loads(doctor(pair[0], pair[1] / "gone", "--json").stdout)
     assert gone["pair"]["trouble"] and gone["pair"]["tokenizer"] == "the target's" and gone["memory"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from reanchor.benchmark.comparison import contrasts
 from reanchor_cli.figures import csv_of, json_of
-from tests.benchmark.players import outcome_of, record_of
 from tests.benchmark.runs import ablated, fault, record, results
+from tests.benchmark.scripted import outcome_of, record_of
 
 
 def refused(word: str):

@@ -13,8 +13,8 @@ import pytest
 from reanchor.benchmark import fingerprint
 from reanchor.datasets import SUITES
 from reanchor.loading import Pair, load_pair
-from reanchor_cli.bench import bench, terms_of
-from reanchor_cli.contest import contestants_of, header_of, prompt_sets, study_of, weights_of
+from reanchor_cli.bench import bench, run_spec
+from reanchor_cli.experiment import experiment, header_of, methods_of, prompt_sets, weights_of
 
 from ..checkpoints import write_drafter, write_target
 
@@ -43,12 +43,12 @@ OTHERWISE = {  # every option that changes figures, given otherwise than in BASE
     "retention": ("--retention", "longest"),
     "scope": ("--scope", "in_block"),
     "verifier_path": ("--verifier-path", "path"),
-    "carry_shifted": ("--carry-shifted",),
-    "stochastic": ("--stochastic", "sample"),
+    "carryover_shifted": ("--carryover-shifted",),
+    "sampling_mode": ("--sampling-mode", "exact-match"),
     "max_shifts": ("--max-shifts", "1"),
     "max_nodes": ("--max-nodes", "5"),
     "attention": ("--attention", "sdpa"),
-    "stack": ("--stack", "hf"),
+    "forward": ("--forward", "hf"),
     "graphs": ("--graphs",),
     "attach_seed": ("--attach-seed", "3"),
 }
@@ -65,7 +65,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("reanchor_cli.contest.environment", lambda device: {})
+    monkeypatch.setattr("reanchor_cli.experiment.environment", lambda device: {})
     rows = "".join(json.dumps({"id": str(at), "turns": [f"prompt {at}"]}) + "\n" for at in range(2))
     for name in ("own", "other"):
         (tmp_path / f"{name}.jsonl").write_text(rows)
@@ -85,8 +85,8 @@ def base(pair: Pair) -> dict[str, Any]:
 def header(pair: Pair, *arguments: str) -> dict[str, Any]:
     """As the command would write it, but for the time of its start."""
     given = bench.make_context("bench", list(arguments)).params
-    study, terms = study_of(given), terms_of(given)
-    names = [each.name for each in contestants_of(pair, terms, study)]
+    study, terms = experiment(given), run_spec(given)
+    names = [each.name for each in methods_of(pair, terms, study)]
     made = header_of(pair, terms, prompt_sets(given), **study.header(), methods=names)
     return {name: value for name, value in made.items() if name != "started"}
 

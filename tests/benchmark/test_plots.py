@@ -10,9 +10,9 @@ pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
 from reanchor.benchmark import plots
-from reanchor.benchmark.report import cells
-from tests.benchmark.players import outcome_of, record_of, round_of
+from reanchor.benchmark.aggregation import cells
 from tests.benchmark.runs import fault, record, results
+from tests.benchmark.scripted import outcome_of, record_of, round_of
 
 SWEPT = (
     "plain",
@@ -44,7 +44,7 @@ def test_a_sweep_is_a_line_a_method_over_the_knob(tmp_path):
     assert points == {"ddtree": [0, 1, 2], "auto": [0, 1, 2]}
     points = {each.get_label(): list(each[0].get_xdata()) for each in speed.containers}
     assert points == {"ddtree": [0, 1, 2], "auto": [0, 2]}  # a fault has no speed
-    names = {path.name for path in plots.draw(results([made], sweep=["max_nodes=8,16,none"]), tmp_path)}
+    names = {path.name for path in plots.draw_plots(results([made], sweep=["max_nodes=8,16,none"]), tmp_path)}
     assert names == {"sweep-max_nodes-T0.png"}
 
 
@@ -84,7 +84,7 @@ def test_a_picture_says_of_what_it_is_and_who_is_left_out(tmp_path, monkeypatch)
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: saved.append(figure))
     made = record_of(plain=outcome_of([1] * 6), dflash=outcome_of([2] * 6), auto=outcome_of([2] * 6))
     made.differences.append(fault("auto"))
-    plots.draw(results([made]), tmp_path)
+    plots.draw_plots(results([made]), tmp_path)
     assert len(saved) == 6
     for figure in saved:
         assert figure.get_suptitle() == "Qwen/Qwen3-4B + z-lab/Qwen3-4B-DFlash-b16, bfloat16, T=0"

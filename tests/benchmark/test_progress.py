@@ -11,7 +11,7 @@ from reanchor.benchmark.gate import Difference
 from reanchor.benchmark.results import Results
 from reanchor_cli import console, progress
 from reanchor_cli.progress import Progress
-from tests.benchmark.players import outcome_of, record_of
+from tests.benchmark.scripted import outcome_of, record_of
 
 METHODS = ("dflash", "reanchor", "ddtree", "auto", "carryover", "carryover-reanchor", "prompt-lookup")
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import reanchor.benchmark.gate
-from reanchor.benchmark.contestant import Engine, HuggingFace
+from reanchor.benchmark.aggregation import cells
 from reanchor.benchmark.peers import peer
-from reanchor.benchmark.report import cells
 from reanchor.benchmark.results import open_results, read_results
+from reanchor.benchmark.runners import EngineRunner, HuggingFaceRunner
 from reanchor.benchmark.skip import Skip
 from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.datasets import Prompt, PromptSet
 from reanchor_cli.scoreboard import right
-from tests.benchmark.players import HEADER, METHODS, outcome_of, tiny_bench, tiny_set
+from tests.benchmark.scripted import HEADER, METHODS, outcome_of, tiny_bench, tiny_set
 from tests.tiny import greedy, tiny_target
 
 
@@ -63,7 +63,7 @@ def test_warm_up_is_not_counted():
     bench = tiny_bench(methods=("plain", "dflash"))
     done = list(bench.run([tiny_set(1)], [0.0]))
     assert len(done) == 1
-    assert [len(each.asked) for each in bench.contestants] == [2, 2]  # one of them to warm up
+    assert [len(each.asked) for each in bench.methods] == [2, 2]  # one of them to warm up
     assert len(done[0].turns[0]["dflash"].tokens) == 12
 
 
@@ -71,7 +71,7 @@ def test_every_temperature_is_warmed_up_on_a_prompt_that_fits():
     bench = replace(tiny_bench(methods=("plain", "dflash")), context_length=7)
     prompts = tiny_set(3).prompts
     list(bench.run([PromptSet("own", (prompts[2], prompts[0]))], [0.0, 1.0]))
-    assert [len(each.asked) for each in bench.contestants] == [4, 4]
+    assert [len(each.asked) for each in bench.methods] == [4, 4]
 
 
 def test_turns_are_answered_on_the_references_own_answers():
@@ -79,7 +79,7 @@ def test_turns_are_answered_on_the_references_own_answers():
     (record,) = bench.run([tiny_set(1, turns=2)], [0.0])
     first = bench.conversation.text(record.turns[0]["plain"].tokens)
     second = bench.conversation.encode(["alpha", "alpha!"], [first])
-    assert bench.contestants[0].asked[-1] == bench.contestants[1].asked[-1] == second
+    assert bench.methods[0].asked[-1] == bench.methods[1].asked[-1] == second
     assert record.prompt_tokens == [5, len(second)]
     assert len(record.outcomes("dflash")) == 2
 
@@ -91,7 +91,10 @@ def test_a_models_own_generation_defaults_change_nothing():
     model.generation_config.repetition_penalty = 1.8
     model.generation_config.eos_token_id = [truth[end], 63]
     assert end > 2 and greedy(model, torch.tensor(prompt), 20) != truth[: end + 1]
-    for player in (HuggingFace("hf", model), Engine("plain", model, None, DecodeConfig(method="plain"))):
+    for player in (
+        HuggingFaceRunner("hf", model),
+        EngineRunner("plain", model, None, DecodeConfig(method="plain")),
+    ):
         assert player.decode(prompt, SamplingConfig(20)).tokens == truth[: end + 1]
     assert model.generation_config.repetition_penalty == 1.8
 
@@ -122,7 +125,7 @@ def test_an_answer_that_was_cut_is_not_judged_by_its_last_number():
     ended.tokens[-1] = 63  # an end at the limit's last place
     bench = tiny_bench(methods=("plain",))
     bench.gate.target.model.generation_config.eos_token_id = 63
-    bench = replace(bench, contestants=[*players, ended], sampling=SamplingConfig(12, seed=0))
+    bench = replace(bench, methods=[*players, ended], sampling=SamplingConfig(12, seed=0))
     (record,) = bench.run([PromptSet("own", (Prompt("p", ("alpha",), "7"),))], [1.0])
     assert record.right == {"right": True, "wrong": False, "boxed": True, "ended": True}
     assert record.cut == ["cut"]
@@ -135,7 +138,7 @@ def test_an_answer_that_was_cut_is_not_judged_by_its_last_number():
     assert right(replace(by["cut"], dataset="mt_bench", cut=0)) == "no reference"
 
 
-class Told(Engine):
+class Told(EngineRunner):
     """An engine whose oracle is told the prompt, here as an engine's own."""
 
     def __init__(self, player) -> None:
@@ -163,7 +166,7 @@ class Broken:
 @pytest.mark.parametrize("place", [0, 5, 12])
 def test_the_gate_catches_a_broken_decoder(place, dtype):
     bench = tiny_bench(dtype=dtype, methods=("plain",))
-    bench = replace(bench, contestants=[*bench.contestants, Broken(bench.contestants[0], place)])
+    bench = replace(bench, methods=[*bench.methods, Broken(bench.methods[0], place)])
     records = list(bench.run([tiny_set(2)], [0.0]))
     for record in records:
         (difference,) = record.differences
@@ -195,9 +198,7 @@ def test_a_tie_is_told_from_a_fault_where_rounding_is_allowed(dtype, fault):
     with torch.no_grad():
         weight = bench.gate.target.model.get_output_embeddings().weight
         weight[twin] = weight[chosen]
-    bench = replace(
-        bench, contestants=[*bench.contestants, Swapped(bench.contestants[0], {chosen: twin, twin: chosen})]
-    )
+    bench = replace(bench, methods=[*bench.methods, Swapped(bench.methods[0], {chosen: twin, twin: chosen})])
     (difference,) = next(bench.run([tiny_set(1)], [0.0])).differences
     assert difference.gap == difference.loss == 0 and difference.fault == fault
     assert (difference.noise is None) == fault
@@ -315,7 +316,7 @@ def test_the_order_after_resuming_is_the_order_without_a_break():
 def test_a_record_says_what_auto_began_with(tmp_path):
     """In the first of every start, greedy and sampled: the second start knows nothing of what the first learnt."""
     bench = tiny_bench(methods=("plain", "auto", "ddtree"))
-    bench = replace(bench, contestants=[Told(each) for each in bench.contestants])
+    bench = replace(bench, methods=[Told(each) for each in bench.methods])
     header = {**HEADER, "methods": ["plain", "auto", "ddtree"]}
     results = open_results(tmp_path / "run.jsonl", header)
     for each in bench.run([tiny_set(2)], [0.0, 1.0]):
@@ -346,4 +347,4 @@ def test_tokens_of_prompt_lookup_s_first_pass_are_the_prefill_s():
     outcome = peer("prompt-lookup", model, None).decode([0] * 12, SamplingConfig(max_new_tokens=12))
     assert outcome.tokens == [0] * 12 == greedy(model, torch.tensor([0] * 12), 12)
     assert (outcome.prefilled, outcome.passes, outcome.decoded) == (11, 1, 1)
-    assert HuggingFace("hf", model).decode([0] * 12, SamplingConfig(max_new_tokens=12)).decoded == 11
+    assert HuggingFaceRunner("hf", model).decode([0] * 12, SamplingConfig(max_new_tokens=12)).decoded == 11

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from reanchor.benchmark.aggregation import ALL, cells
 from reanchor.benchmark.bootstrap import paired_p_value, ratio_interval, speedup_interval
 from reanchor.benchmark.comparison import contrasts
 from reanchor.benchmark.gate import Difference
-from reanchor.benchmark.report import ALL, cells
 from reanchor.benchmark.results import Results
 from reanchor_cli.progress import Progress
 from reanchor_cli.scoreboard import chance, contrast_grid, detail_grid
-from tests.benchmark.players import outcome_of, record_of
+from tests.benchmark.scripted import outcome_of, record_of
 
 PLAIN = {"hf": 0.4, "plain": 0.2}
 

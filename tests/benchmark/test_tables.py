@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from reanchor.benchmark.sweep import parse
-from reanchor_cli.grid import Grid
-from reanchor_cli.outlet import tell
+from reanchor_cli.data_table import DataTable
+from reanchor_cli.output import emit
 from reanchor_cli.scoreboard import grids
 from tests.benchmark.runs import ROUNDS, ablated, fault, record, results
 
@@ -31,7 +31,7 @@ SETS = (
 METHODS = ("hf", "plain", "dflash", "reanchor", "ddtree", "auto", "carryover-reanchor")
 
 
-def printed(shown: Sequence[Grid], width: int, screen: bool = True) -> str:
+def printed(shown: Sequence[DataTable], width: int, screen: bool = True) -> str:
     paper = io.StringIO()
     console = Console(file=paper, width=width)
     for grid in shown:
@@ -55,9 +55,9 @@ def test_no_number_is_cut_at_any_width(width):
 
 def test_tables_of_several_files_say_whose_they_are(capsys):
     runs = [replace(results([record(METHODS)]), path=Path(name)) for name in ("r.jsonl", "s.jsonl")]
-    tell(runs, "markdown", None)
+    emit(runs, "markdown", None)
     both = capsys.readouterr().out
-    tell(runs[:1], "markdown", None)
+    emit(runs[:1], "markdown", None)
     assert all(f"{name}: Qwen/Qwen3-4B" in both for name in ("r.jsonl", "s.jsonl"))
     assert "r.jsonl:" not in capsys.readouterr().out
 

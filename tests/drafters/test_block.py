@@ -11,7 +11,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, PreTrainedModel
 
 from reanchor.core import Draft, Retained
 from reanchor.drafters.block import BlockDrafter
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 
 from .oracle import expected_block
 from .writer import DIALECTS, HD, Facts, H, V, Written, dflash, dflash_nested, tiny_target
@@ -264,7 +264,7 @@ def test_proposals_race_at_their_own_places_and_by_the_targets_ids(dialect: str,
     drafter, calls = load_drafter(written.save(tmp_path), TARGET), []
     luck = torch.randn(9, V, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
-    def race(scores, places, ids):
+    def couple(scores, places, ids):
         ids = torch.arange(V) if ids is None else ids
         bent = scores + 20 * luck[torch.tensor(places)].gather(-1, ids.expand(len(scores), -1))
         calls.append(
@@ -274,7 +274,7 @@ def test_proposals_race_at_their_own_places_and_by_the_targets_ids(dialect: str,
 
     cache, offsets, proposals = drafter.new_cache(), (0, 1, 2), written.facts.proposals
     drafter.commit(rows(9, written, 8), cache)
-    draft = drafter.draft(7, Retained((5, 6), rows(2, written, 9)), offsets[1:], cache, 1, race=race)
+    draft = drafter.draft(7, Retained((5, 6), rows(2, written, 9)), offsets[1:], cache, 1, couple=couple)
     said = {}
     if len(calls) == 1:  # all slots at once, block by block
         keys = [(block, slot) for block in range(3) for slot in range(proposals)]

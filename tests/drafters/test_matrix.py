@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 import reanchor.decoder
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.config import Method
-from reanchor.core import Draft, Retained, Step
+from reanchor.core import Draft, Retained, Round
 from reanchor.drafters.block import BlockDrafter
 from reanchor.drafters.context import ContextCache
-from reanchor.drafters.loading import load_drafter
-from reanchor.proposal.costs import Costs
+from reanchor.drafters.load import load_drafter
+from reanchor.proposal.latency import LatencyModel
 from tests.tiny import FAMILIES, greedy
 
 from .writer import DIALECTS, FAVOURED, REDUCED, TARGET_LAYERS, V, Written
@@ -89,7 +89,7 @@ class Witness:
         return draft
 
 
-def decode(target: PreTrainedModel, drafter: Witness, method: Method) -> list[Step]:
+def decode(target: PreTrainedModel, drafter: Witness, method: Method) -> list[Round]:
     decoder = SpeculativeDecoder(target, drafter, DecodeConfig(method))
     return list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=NEW)))
 
@@ -132,22 +132,24 @@ def test_method_auto(dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """
     target, accepted = target_of("qwen3"), 0
     drafter = load_drafter(fitted(DIALECTS[dialect], target).save(tmp_path), target)
-    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs({1: 1.0, 64: 1.3}, {1: 0.1, 8: 0.2}))
-    monkeypatch.setattr(reanchor.decoder, "watched", lambda stage, *_: stage)  # no clock here
+    monkeypatch.setattr(
+        reanchor.decoder, "calibrate", lambda *_: LatencyModel({1: 1.0, 64: 1.3}, {1: 0.1, 8: 0.2})
+    )
+    monkeypatch.setattr(reanchor.decoder, "timed_stages", lambda stage, *_: stage)  # no clock here
     greedily, sampled = (
         SamplingConfig(NEW),
         SamplingConfig(NEW, temperature=0.9, top_p=0.95, seed=3),
     )
-    for sampling, budget, stochastic in (
+    for sampling, budget, sampling_mode in (
         (greedily, 9, "auto"),
         (greedily, None, "auto"),
         (sampled, 9, "auto"),
         (sampled, None, "auto"),
-        (sampled, None, "sample"),
+        (sampled, None, "exact-match"),
     ):
         plain = SpeculativeDecoder(target).decode(PROMPT, sampling)
         decoder = SpeculativeDecoder(
-            target, drafter, DecodeConfig("auto", max_nodes=budget, stochastic=stochastic)
+            target, drafter, DecodeConfig("auto", max_nodes=budget, sampling_mode=sampling_mode)
         )
         truth = [token for step in plain for token in step.tokens]
         for _ in range(2):  # the second begins with what the first learnt

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Config
 
 from reanchor.core import Retained
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 
 from .writer import HD, HEADS, INNER, KV, MASK, TARGET_LAYERS, H, V, tiny_target
 

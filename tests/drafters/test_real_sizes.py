@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reanchor.drafters.checkpoint import Checkpoint
-from reanchor.drafters.loading import build, checkpoint_name
+from reanchor.drafters.load import build, checkpoint_name
 from reanchor.drafters.names import canonical
 from reanchor.drafters.recognition import recognise
 

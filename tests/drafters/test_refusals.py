@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 
 from .writer import DIALECTS, MASK, REDUCED, Written, confidence_tensors, dflash, gru_tensors, tiny_target
 

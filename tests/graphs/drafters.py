@@ -7,32 +7,35 @@ from torch import Tensor
 
 from reanchor.core import Draft
 from reanchor.drafters.block import BlockDrafter
-from reanchor.drafters.config import (
-    Confidence,
-    Convolution,
-    Domino,
+from reanchor.drafters.context import ContextCache
+from reanchor.drafters.drafter_config import (
+    ConfidenceConfig,
+    ConvolutionConfig,
+    DominoConfig,
     DrafterConfig,
     LayerRule,
-    Markov,
-    Selector,
+    MarkovConfig,
+    SelectorConfig,
 )
-from reanchor.drafters.context import ContextCache
 
 HIDDEN = 32
 TEMPERATURES = (0.5, 1.0, 2.0, 3.0, 1.5)
 
 
-def confident(proposals: int, markov: bool = True) -> Confidence:
-    return Confidence(markov, TEMPERATURES[:proposals])
+def confident(proposals: int, markov: bool = True) -> ConfidenceConfig:
+    return ConfidenceConfig(markov, TEMPERATURES[:proposals])
 
 
 KINDS = {  # what published drafters have beyond a body; a threshold beside what has confidence
-    "vanilla": {"markov": Markov(6, "vanilla"), "confidence": confident(4, markov=False)},
-    "gated, shifted": {"markov": Markov(6, "gated"), "confidence": confident(5), "shifted": True},
-    "rnn": {"markov": Markov(6, "rnn"), "confidence": confident(4)},
-    "domino": {"domino": Domino(width=10, state=12, prefix=1)},
-    "domino, shifted": {"domino": Domino(width=10, state=12, prefix=0), "shifted": True},
-    "selector, convolved": {"selector": Selector(6, top_k=3), "convolution": Convolution(3, group=8)},
+    "vanilla": {"markov": MarkovConfig(6, "vanilla"), "confidence": confident(4, markov=False)},
+    "gated, shifted": {"markov": MarkovConfig(6, "gated"), "confidence": confident(5), "shifted": True},
+    "rnn": {"markov": MarkovConfig(6, "rnn"), "confidence": confident(4)},
+    "domino": {"domino": DominoConfig(width=10, state=12, prefix=1)},
+    "domino, shifted": {"domino": DominoConfig(width=10, state=12, prefix=0), "shifted": True},
+    "selector, convolved": {
+        "selector": SelectorConfig(6, top_k=3),
+        "convolution": ConvolutionConfig(3, group=8),
+    },
     "gemma, keys are values": {"gemma": True, "shared_kv": True, "softcap": 2.0, "embedding_scale": 5.6},
     "own ends, fewer tokens": {"own_embedding": True, "own_head": True, "draft_vocab_size": 4},
 }
@@ -90,7 +93,7 @@ class ScriptedBlocks:
         self.vocabulary, self.right, self.miss = vocabulary, right, miss
         self.block_size, self.proposals = block_size, block_size - 1
 
-    def fixed_refusal(self):
+    def static_draft_refusal(self):
         return None
 
     def new_cache(self) -> ContextCache:

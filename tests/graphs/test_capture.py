@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.stack import regions
+from reanchor.fused import graph_runner
 from tests import chances
+from tests.fused.models import variant
 from tests.graphs.drafters import KINDS, block_drafter
-from tests.graphs.test_draws import METHODS, counted, decoder_of
-from tests.graphs.test_rounds import FEW, NAMES, PROMPT, few_tokens
-from tests.stack.models import variant
+from tests.graphs.test_device_selector import METHODS, counted, decoder_of
+from tests.graphs.test_graphed_rounds import FEW, NAMES, PROMPT, few_tokens
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,7 @@ BODIES = {"no head": {}, **KINDS, "long blocks": {"block_size": 12}}
 
 @pytest.fixture(autouse=True)
 def small_arenas(monkeypatch):
-    monkeypatch.setattr(regions, "MIN_ROWS", 256)
+    monkeypatch.setattr(graph_runner, "MIN_ROWS", 256)
 
 
 def small(device: str = "cuda"):
@@ -31,7 +31,7 @@ def small(device: str = "cuda"):
 
 
 def played(decoder, prompt, new: int, **sampling) -> list[tuple]:
-    """Tokens and tries of every round."""
+    """Tokens and trees of every round."""
     terms = SamplingConfig(max_new_tokens=new, **sampling)
     return [(step.tokens, step.tree) for step in decoder.decode(prompt, terms)]
 
@@ -44,12 +44,12 @@ def made(decoder) -> dict:
 
 def same_captured(model, drafter, prompt, new: int = 64, least: int = 10, **knobs):
     """Decode by the host and captured; the decoder that captured."""
-    terms = {"method": "reanchor", "stack": "lean", **knobs}
+    terms = {"method": "reanchor", "forward": "fused", **knobs}
     expected = played(SpeculativeDecoder(model, drafter, DecodeConfig(**terms)), prompt, new)
     decoder = SpeculativeDecoder(model, drafter, DecodeConfig(**terms, graphs=True))
     for _ in range(2):  # rows that grew in the first are there in the second
         assert played(decoder, prompt, new) == expected
-    report, held = decoder.stack_report()["graphs"], made(decoder)
+    report, held = decoder.forward_report()["graphs"], made(decoder)
     assert report["refused"] is None and report["whole_rounds"] >= least
     assert held and all(region.graph is not None for region in held.values())
     assert played(decoder, prompt, new) == expected  # by replays alone
@@ -75,15 +75,15 @@ def test_passes_alone_are_captured_too():
     model = small()
     drafter, prompt = block_drafter(model), PROMPT.cuda() % FEW
     decoder = same_captured(model, drafter, prompt, least=0, attach="longest")
-    assert set(made(decoder)) & set(regions.BUCKETS)
+    assert set(made(decoder)) & set(graph_runner.BUCKETS)
 
 
 def test_rows_that_grow_and_tries_that_do(monkeypatch):
-    monkeypatch.setattr(regions, "MIN_ROWS", 0)
+    monkeypatch.setattr(graph_runner, "MIN_ROWS", 0)
     monkeypatch.setattr("reanchor.cache.SLACK", 24)
     model = small()
     decoder = same_captured(model, block_drafter(model, block_size=12), PROMPT.cuda() % FEW, new=300)
-    captured = decoder.stack_report()["graphs"]["captured"]
+    captured = decoder.forward_report()["graphs"]["captured"]
     assert sum(name.startswith("a round of") for name in captured) > 1  # buckets
     assert sum(name.startswith("a draft of") for name in captured) > 1
 

@@ -1,4 +1,4 @@
-"""Method auto: the best trie for its prices, the same tokens as plain decoding, and no look at what it is to guess."""
+"""Method auto: the best tree for its prices, the same tokens as plain decoding, and no look at what it is to guess."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 import reanchor.decoder
 import reanchor.loop
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.core import BASELINE, Draft, Retained, Verdict
-from reanchor.proposal import Trie
+from reanchor.core import BASELINE, Draft, Retained, VerifyResult
+from reanchor.noise import SamplingNoise
+from reanchor.proposal import TreeBuilder
 from reanchor.proposal.assembly import assemble
-from reanchor.proposal.auto import Auto, drafted, grow
-from reanchor.proposal.costs import Costs
-from reanchor.proposal.prices import Prices
-from reanchor.proposal.sources import Claim
-from reanchor.sampling import Choice
+from reanchor.proposal.auto import AutoProposer, draft_sources, grow_tree
+from reanchor.proposal.latency import LatencyModel
+from reanchor.proposal.mixture import SourceMixture
+from reanchor.proposal.sources import CandidateSet
+from reanchor.sampling import TokenSelector
 from reanchor.stats import Recorder
-from reanchor.times import Times
 from tests import test_sampling as sampling
 from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
 
@@ -90,13 +90,13 @@ def test_it_beats_the_likeliest_tree_of_the_block_where_text_repeats():
 )
 def test_no_tree_of_the_same_size_is_worth_more(prices, budget, max_depth):
     """Every set of nodes that is a tree, of a full binary world three deep, by brute force."""
-    trie = Trie(0, budget, max_depth)
+    builder = TreeBuilder(0, budget, max_depth)
 
     def place(node: int) -> int:  # of a node in the heap order of the world: children of p are 2p + 1, 2p + 2
-        return 0 if node == 0 else 2 * place(trie.parents[node]) + trie.tokens[node]
+        return 0 if node == 0 else 2 * place(builder.parents[node]) + builder.tokens[node]
 
-    values = grow(
-        trie, lambda node: sorted(((p, t, 0) for t, p in enumerate(prices[place(node)], 1)), reverse=True)
+    values = grow_tree(
+        builder, lambda node: sorted(((p, t, 0) for t, p in enumerate(prices[place(node)], 1)), reverse=True)
     )
     worth = [1.0]
     for node in range(1, 15):
@@ -108,7 +108,7 @@ def test_no_tree_of_the_same_size_is_worth_more(prices, budget, max_depth):
         for chosen in itertools.combinations(within, size)
         if all(node == 0 or (node - 1) // 2 in chosen for node in chosen)
     )
-    assert len(trie.tokens) == size and math.fsum(values) == pytest.approx(best)
+    assert len(builder.tokens) == size and math.fsum(values) == pytest.approx(best)
 
 
 TERMS = {
@@ -122,12 +122,12 @@ TERMS = {
 @pytest.mark.parametrize("budget", [12, None])
 @pytest.mark.parametrize("terms", TERMS)
 def test_nothing_proposed_depends_on_what_the_target_is_about_to_say(budget, terms, monkeypatch):
-    """Plan and trie of every round are the same when that round's output is swapped for noise before anything reads it,
-    and another output does make other tries afterwards.
+    """Plan and tree of every round are the same when that round's output is swapped for noise before anything reads it,
+    and another output does make other trees afterwards.
     """
     curves = {1: 1.0, 64: 2.0}, {1: 0.1, 4: 0.3}
-    monkeypatch.setattr(reanchor.decoder, "watched", lambda stage, *_: stage)  # no clock here
-    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs(*curves))
+    monkeypatch.setattr(reanchor.decoder, "timed_stages", lambda stage, *_: stage)  # no clock here
+    monkeypatch.setattr(reanchor.decoder, "calibrate", lambda *_: LatencyModel(*curves))
     model, later = tiny_target("qwen3"), 0
     script = PROMPT.tolist() + greedy(model, PROMPT, NEW)
     kind = type(SpeculativeDecoder(model, Guesser(script), DecodeConfig("auto")).target)
@@ -159,7 +159,7 @@ def test_nothing_proposed_depends_on_what_the_target_is_about_to_say(budget, ter
 
 def test_assembling_changes_nothing_that_was_learnt():
     draft = Draft((0,), [[2, 3]], torch.tensor([[[3, 4]]]), torch.tensor([[[0.6, 0.3]]]).log())
-    small, large = Auto([1, 2, 3, 1, 2], 4), Auto([1, 2, 3, 1, 2], 8)
+    small, large = AutoProposer([1, 2, 3, 1, 2], 4), AutoProposer([1, 2, 3, 1, 2], 8)
     trees = []
     for auto in (small, large, large):
         before = copy.deepcopy((auto.prices.shares, auto.recall.known, auto.text.followers))
@@ -174,11 +174,13 @@ def test_assembling_changes_nothing_that_was_learnt():
 def test_costs_choose_the_size_and_nothing_else(steep, monkeypatch):
     """Where nodes are free everything is verified; where each costs a pass, decoding is plain but for probes."""
     curve = {1: 1.0, 64: 64.0 if steep else 1.0}
-    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs(curve, {1: 5.0 if steep else 1e-6}))
+    monkeypatch.setattr(
+        reanchor.decoder, "calibrate", lambda *_: LatencyModel(curve, {1: 5.0 if steep else 1e-6})
+    )
     model = tiny_target("qwen3")
     truth = greedy(model, PROMPT, 80)
     decoder = SpeculativeDecoder(model, Guesser(PROMPT.tolist() + truth, "wrong"), DecodeConfig("auto"))
-    monkeypatch.setattr(reanchor.decoder, "watched", lambda stage, *_: stage)  # no clock here
+    monkeypatch.setattr(reanchor.decoder, "timed_stages", lambda stage, *_: stage)  # no clock here
     recorder = Recorder("auto", len(PROMPT))
     tokens = []
     for step in decoder.decode(PROMPT, SamplingConfig(max_new_tokens=80), stage=recorder.stage):
@@ -198,12 +200,12 @@ def test_costs_choose_the_size_and_nothing_else(steep, monkeypatch):
 
 def test_what_the_target_said_at_rejected_nodes_is_remembered():
     """As after full acceptance, where it is all that is left; an accepted node has the last word on its context."""
-    auto, trie = Auto([1], 9), Trie(1)
+    auto, builder = AutoProposer([1], 9), TreeBuilder(1)
     for path in ([1, 5, 7], [1, 6, 5]):
-        trie.insert(path, BASELINE)
-    tree = trie.freeze()  # the nodes 5, 7, 6, 5 from 1 on
+        builder.insert(path, BASELINE)
+    tree = builder.freeze()  # the nodes 5, 7, 6, 5 from 1 on
     believed = [{6: 0.9}, {9: 0.7}, {8: 0.6}, {5: 0.8}, {4: 0.5}]
-    auto.learn(tree, Verdict([0, 3, 4], [6, 5, 2], [0] * 5, False), lambda: believed, [])
+    auto.learn(tree, VerifyResult([0, 3, 4], [6, 5, 2], [0] * 5, False), lambda: believed, [])
 
     def recalled(*path):
         return {claim.source: claim.chances for claim in auto.recall.claims(path, 0)}
@@ -214,11 +216,11 @@ def test_what_the_target_said_at_rejected_nodes_is_remembered():
 
 
 def test_a_round_leaves_all_its_tokens_and_the_rows_of_the_states_that_are_retained():
-    auto, trie = Auto([1], 9), Trie(1)
+    auto, builder = AutoProposer([1], 9), TreeBuilder(1)
     for path in ([1, 5, 7, 8], [1, 6]):
-        trie.insert(path, BASELINE)
+        builder.insert(path, BASELINE)
     believed = [{5: 0.9}, {6: 0.8}, {8: 0.7}, {9: 0.6}, {4: 0.5}]  # of the nodes 1, 5, 7, 8, 6
-    auto.learn(trie.freeze(), Verdict([0, 1], [5, 6], [0] * 5, False), lambda: believed, [2, 3])
+    auto.learn(builder.freeze(), VerifyResult([0, 1], [5, 6], [0] * 5, False), lambda: believed, [2, 3])
     assert auto.text.text == [1, 5, 6]
     auto.plan(0, 9)
     tree = auto.assemble(Draft((), [[6]]), Retained(), 9)
@@ -232,12 +234,12 @@ def test_a_round_leaves_all_its_tokens_and_the_rows_of_the_states_that_are_retai
 def test_every_round_races_against_its_own_times():
     """The text says 2 and 3 alike: the first round's times favour one, the second's the other."""
     rounds = [torch.tensor([1.0, 1.0, 0.1, 1.0]), torch.tensor([1.0, 1.0, 1.0, 0.1])]
-    auto = Auto([1, 2, 1, 3, 1], 2, sampled=True, times=lambda _depth: rounds[0])
+    auto = AutoProposer([1, 2, 1, 3, 1], 2, sampled=True, times=lambda _depth: rounds[0])
     for favoured in (2, 3):
         auto.plan(0, 1)
         tree = auto.assemble(Draft((), [[1]]), Retained(), 1)
         assert tree.tokens == [1, favoured]
-        auto.learn(tree, Verdict([0], [1], [1, 1], False), lambda: [{}, {}], [])
+        auto.learn(tree, VerifyResult([0], [1], [1, 1], False), lambda: [{}, {}], [])
         rounds.pop(0)
 
 
@@ -245,8 +247,8 @@ def test_every_round_races_against_its_own_times():
 @pytest.mark.parametrize("new", [2, 3, 7])
 def test_a_last_round_without_room_for_a_draft_plans_none(new, budget, monkeypatch):
     """Else the figures would say that a block was drafted, and later decodes that it was worth nothing."""
-    costs = Costs({1: 1.0, 64: 1.0}, {1: 1e-6})
-    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: costs)
+    costs = LatencyModel({1: 1.0, 64: 1.0}, {1: 1e-6})
+    monkeypatch.setattr(reanchor.decoder, "calibrate", lambda *_: costs)
     model = tiny_target("qwen3")
     decoder = SpeculativeDecoder(model, Guesser([1] * 99, "wrong"), DecodeConfig("auto", max_nodes=budget))
     drafts = 0
@@ -284,14 +286,14 @@ class RandomGuesser(Guesser):
 class Racer(RandomGuesser):
     """Scores of every token at every position, and what of them would win the race."""
 
-    races = True
+    supports_coupling = True
 
-    def draft(self, anchor, retained, shifts, cache, top_k=0, race=None) -> Draft:
+    def draft(self, anchor, retained, shifts, cache, top_k=0, couple=None) -> Draft:
         plain = ScriptedDrafter.draft(self, anchor, retained, shifts, cache)
         scores = torch.randn(len(plain.offsets), self.proposals, self.vocab, generator=self.generator)
-        if race is not None:
+        if couple is not None:
             places = [offset + index for offset in plain.offsets for index in range(self.proposals)]
-            scores = race(scores.flatten(0, 1), places, None).view_as(scores)
+            scores = couple(scores.flatten(0, 1), places, None).view_as(scores)
         log_probs, candidates = scores.log_softmax(-1).topk(self.vocab)
         blocks = [
             [block[0], *row] for block, row in zip(plain.blocks, candidates[:, :, 0].tolist(), strict=True)
@@ -308,7 +310,9 @@ def test_sampled_tokens_have_the_targets_distribution(model, rules, method, monk
     """Drafts race: they know the numbers that the target's draw is decided by."""
     monkeypatch.setattr(sampling, "ScriptedDrafter", Racer)
     joint = sampling.exact(model, sampling.processors(rules))
-    config = DecodeConfig(method, max_nodes=9, stochastic="sample" if rules == "penalty" else "race")
+    config = DecodeConfig(
+        method, max_nodes=9, sampling_mode="exact-match" if rules == "penalty" else "coupled"
+    )
     counts = sampling.draws(model, sampling.processors(rules), config, 1200 if method == "auto" else 600)
     assert sampling.p_value(counts, joint) > 1e-3
 
@@ -319,8 +323,8 @@ def test_sizes_that_are_chosen_and_what_decodes_before_taught_leave_the_distribu
 ):
     """One decoder for all decodes: plans, sizes and prices follow what was drawn before."""
     monkeypatch.setattr(sampling, "ScriptedDrafter", Racer)
-    costs = Costs({1: 1.0, 64: 3.0}, {1: 0.05, 4: 0.1})
-    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: costs)
+    costs = LatencyModel({1: 1.0, 64: 3.0}, {1: 0.05, 4: 0.1})
+    monkeypatch.setattr(reanchor.decoder, "calibrate", lambda *_: costs)
     joint = sampling.exact(model, sampling.processors(rules))
     counts = sampling.draws(model, sampling.processors(rules), DecodeConfig("auto"), 1000)
     assert costs.experience.seen["baseline"] > 20 and costs.experience.prices is not None
@@ -332,9 +336,9 @@ def test_a_broken_verifier_fails_the_same_test(model, monkeypatch):
     monkeypatch.setattr(
         reanchor.loop,
         "verify",
-        lambda tree, logits, choice, *_: sampling.accepts_any_child(tree, logits, choice),
+        lambda tree, logits, selector, *_: sampling.accepts_any_child(tree, logits, selector),
     )
-    config = DecodeConfig("auto", max_nodes=9, stochastic="sample")
+    config = DecodeConfig("auto", max_nodes=9, sampling_mode="exact-match")
     counts = sampling.draws(model, sampling.processors("t1"), config, 500)
     assert sampling.p_value(counts, sampling.exact(model, sampling.processors("t1"))) < 1e-9
 
@@ -345,7 +349,7 @@ def test_the_states_retained_are_those_of_the_likeliest_rejected_path():
     steps = run(model, Guesser(PROMPT.tolist() + truth, "second"), max_nodes=32)
     lengths = []
     for step in steps:
-        node, length = step.verdict.path[-1], 0
+        node, length = step.result.path[-1], 0
         while node in step.tree.parents:
             node, length = step.tree.parents.index(node), length + 1
         lengths.append(length)
@@ -357,14 +361,15 @@ def test_a_race_that_cannot_be_foreseen_is_refused(model):
     rules = sampling.processors("penalty")
     for unable, processors, reason in (
         (drafter, rules, "reads the text"),
-        (ScriptedDrafter([1] * 9), (), "cannot race"),
+        (ScriptedDrafter([1] * 9), (), "cannot couple its drafts"),
     ):
         unable.tap_layers = (0,)
-        decoder = SpeculativeDecoder(model, unable, DecodeConfig("dflash", stochastic="race"))
-        with pytest.raises(ValueError, match=f"{reason}.*use stochastic 'sample'"):
+        decoder = SpeculativeDecoder(model, unable, DecodeConfig("dflash", sampling_mode="coupled"))
+        with pytest.raises(ValueError, match=f"{reason}.*use sampling_mode 'exact-match'"):
             list(
                 decoder.decode(
-                    sampling.PROMPT, choice=Choice(sampling.PROMPT, 6, sample=True, processors=processors)
+                    sampling.PROMPT,
+                    selector=TokenSelector(sampling.PROMPT, 6, sample=True, processors=processors),
                 )
             )
 
@@ -372,14 +377,14 @@ def test_a_race_that_cannot_be_foreseen_is_refused(model):
 def test_times_that_come_again_fail_the_same_test(model, monkeypatch):
     """A position whose times were another's has tokens that depend on those before."""
     monkeypatch.setattr(sampling, "ScriptedDrafter", Racer)
-    monkeypatch.setattr(Times, "advance", lambda self: None)
+    monkeypatch.setattr(SamplingNoise, "advance", lambda self: None)
     counts = sampling.draws(model, sampling.processors("t1"), DecodeConfig("auto", max_nodes=9), 500)
     assert sampling.p_value(counts, sampling.exact(model, sampling.processors("t1"))) < 1e-6
 
 
-@pytest.mark.parametrize("stochastic", ["sample", "race"])
+@pytest.mark.parametrize("sampling_mode", ["exact-match", "coupled"])
 @pytest.mark.parametrize("method", ["plain", "dflash", "reanchor", "ddtree", "auto"])
-def test_on_a_cpu_a_seed_gives_every_method_the_tokens_of_plain_decoding(model, method, stochastic):
+def test_on_a_cpu_a_seed_gives_every_method_the_tokens_of_plain_decoding(model, method, sampling_mode):
     terms = SamplingConfig(max_new_tokens=20, temperature=0.8, seed=7)
 
     def tokens(config: DecodeConfig) -> list[int]:
@@ -389,20 +394,22 @@ def test_on_a_cpu_a_seed_gives_every_method_the_tokens_of_plain_decoding(model, 
         decoder = SpeculativeDecoder(model, drafter, config)
         return [token for step in decoder.decode(sampling.PROMPT, terms) for token in step.tokens]
 
-    assert tokens(DecodeConfig(method, max_nodes=9, stochastic=stochastic)) == tokens(DecodeConfig("plain"))
+    assert tokens(DecodeConfig(method, max_nodes=9, sampling_mode=sampling_mode)) == tokens(
+        DecodeConfig("plain")
+    )
 
 
 def test_beliefs_of_a_large_vocabulary_are_its_likeliest_tokens():
     """Looked for in the likeliest blocks: the same tokens, their probabilities a little too high where it is unsure."""
     logits = torch.randn(3, 128 * 100, generator=torch.Generator().manual_seed(0))
     logits[0, 500], logits[1, 12799] = 15.0, 12.0
-    exact, tokens = logits.softmax(-1).topk(reanchor.loop.BELIEFS)
-    for row, believed in enumerate(reanchor.loop.beliefs(logits)):
+    exact, tokens = logits.softmax(-1).topk(reanchor.loop.RECYCLED_TOP_K)
+    for row, believed in enumerate(reanchor.loop.top_candidates(logits)):
         assert list(believed) == tokens[row].tolist()
         assert all(
             chance >= known for chance, known in zip(believed.values(), exact[row].tolist(), strict=True)
         )
-    sure = reanchor.loop.beliefs(logits)[0][500]
+    sure = reanchor.loop.top_candidates(logits)[0][500]
     assert sure == pytest.approx(float(exact[0, 0]), rel=0.01)
 
 
@@ -410,32 +417,32 @@ def test_beliefs_are_of_the_temperature_that_is_sampled_at():
     logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(1))
     for temperature in (0.5, 1.0, 2.0):
         exact = (logits / temperature).softmax(-1)
-        for row, believed in enumerate(reanchor.loop.beliefs(logits, temperature)):
+        for row, believed in enumerate(reanchor.loop.top_candidates(logits, temperature)):
             assert believed == pytest.approx({token: float(exact[row, token]) for token in believed})
-    choice = Choice(PROMPT, 9, sample=True, processors=sampling.processors("t0.7-top-p"))
-    assert choice.temperature == 0.7 and Choice(PROMPT, 9, sample=True).temperature == 1.0
+    selector = TokenSelector(PROMPT, 9, sample=True, processors=sampling.processors("t0.7-top-p"))
+    assert selector.temperature == 0.7 and TokenSelector(PROMPT, 9, sample=True).temperature == 1.0
 
 
 @pytest.mark.parametrize("sample, warmth", [(True, 0.7), (False, 1.0)])
 def test_a_decode_asks_for_beliefs_of_its_own_temperature(sample, warmth, monkeypatch):
     """A greedy one of the scores as they are, whatever the processors."""
-    asked, believed = [], reanchor.loop.beliefs
+    asked, believed = [], reanchor.loop.top_candidates
 
     def recorded(logits, temperature=1.0):
         asked.append(temperature)
         return believed(logits, temperature)
 
-    monkeypatch.setattr(reanchor.loop, "beliefs", recorded)
+    monkeypatch.setattr(reanchor.loop, "top_candidates", recorded)
     decoder = SpeculativeDecoder(tiny_target(), Guesser([1] * 99), DecodeConfig("auto", max_nodes=4))
-    choice = Choice(PROMPT, 3, sample=sample, processors=sampling.processors("t0.7-top-p"))
-    rounds = len(list(decoder.decode(PROMPT, choice=choice)))
+    selector = TokenSelector(PROMPT, 3, sample=sample, processors=sampling.processors("t0.7-top-p"))
+    rounds = len(list(decoder.decode(PROMPT, selector=selector)))
     assert asked == [warmth] * rounds and rounds > 1
 
 
 def test_greedy_and_sampled_decodes_learn_apart(monkeypatch):
     """What a draft is worth differs between the two."""
-    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs({1: 1.0}, {1: 1.0}))
-    monkeypatch.setattr(reanchor.decoder, "watched", lambda stage, *_: stage)  # no clock here
+    monkeypatch.setattr(reanchor.decoder, "calibrate", lambda *_: LatencyModel({1: 1.0}, {1: 1.0}))
+    monkeypatch.setattr(reanchor.decoder, "timed_stages", lambda stage, *_: stage)  # no clock here
     decoder = SpeculativeDecoder(tiny_target(), Guesser([1] * 99), DecodeConfig("auto"))
 
     def learnt():
@@ -451,27 +458,27 @@ def test_greedy_and_sampled_decodes_learn_apart(monkeypatch):
 def test_tokens_drawn_at_every_node_are_those_drawn_along_the_walk(model, method):
     """As on a GPU: nodes of one depth share its times, and another depth has others."""
 
-    class Everywhere(Choice):
-        def at_every_node(self, logits, depths):
-            return self.at_places(logits, depths)
+    class Everywhere(TokenSelector):
+        def select_all(self, logits, depths):
+            return self.peek(logits, depths)
 
     def tokens(kind, config):
         drafter = Racer([0] * 99, "random", block_size=3, vocab=sampling.VOCAB)
         drafter.tap_layers = (0,)
         terms = {"sample": True, "generator": torch.Generator().manual_seed(5)}
         steps = SpeculativeDecoder(model, drafter, config).decode(
-            sampling.PROMPT, choice=kind(sampling.PROMPT, 40, **terms)
+            sampling.PROMPT, selector=kind(sampling.PROMPT, 40, **terms)
         )
         return [token for step in steps for token in step.tokens]
 
-    config = DecodeConfig(method, max_nodes=9, stochastic="race")
-    assert tokens(Everywhere, config) == tokens(Choice, DecodeConfig("plain"))
+    config = DecodeConfig(method, max_nodes=9, sampling_mode="coupled")
+    assert tokens(Everywhere, config) == tokens(TokenSelector, DecodeConfig("plain"))
 
 
 def test_what_a_drafter_cut_off_is_no_candidate():
     candidates, log_probs = torch.arange(12).view(1, 3, 4), torch.full((1, 3, 4), -1.4)
     draft = Draft((0,), [[7, 0]], candidates, log_probs)  # the second and third proposal are cut
-    (source,) = drafted(draft)
+    (source,) = draft_sources(draft)
     assert [bool(list(source.claims([7], depth))) for depth in range(3)] == [True, False, False]
     tree = assemble(draft, Retained(), DecodeConfig("ddtree", max_nodes=40), 9, random.Random(0))
     assert max(tree.depths) == 1 and len(tree) == 5
@@ -483,13 +490,15 @@ def test_a_confidence_head_says_how_likely_a_blocks_own_tokens_are():
     draft = Draft((0,), blocks, candidates, scores, confidence=torch.tensor([[0.8, 0.9, 0.1]]))
 
     def said(draft):
-        (source,) = drafted(draft)
+        (source,) = draft_sources(draft)
         return [dict(claim.chances) for depth in range(3) for claim in source.claims([7], depth)]
 
     assert said(draft) == [
         pytest.approx(row) for row in ({1: 0.8, 2: 0.1}, {3: 0.9, 4: 0.0}, {5: 0.1, 6: 0.6})
     ]
-    trees = [Auto([7], 2, sampled=sampled) for sampled in (False, True)]  # whose first node is worth as much
+    trees = [
+        AutoProposer([7], 2, sampled=sampled) for sampled in (False, True)
+    ]  # whose first node is worth as much
     for auto in trees:
         auto.plan(0, 9)
     greedy, drawn = (auto.assemble(draft, Retained(), 9).values[1] for auto in trees)
@@ -503,8 +512,11 @@ def test_a_confidence_head_says_how_likely_a_blocks_own_tokens_are():
 @pytest.mark.parametrize("sampled", [False, True])
 def test_chances_too_small_for_a_number_are_no_candidates(sampled):
     """A drafter or target may be so sure that the others' chances are rounded to nothing."""
-    prices, claims = Prices(sampled=sampled), [Claim("baseline", BASELINE, {1: 1.0, 2: 0.0, 3: 1e-300})]
-    for claimed in (claims, [Claim("baseline", BASELINE, {3: 1e-300})]):
+    prices, claims = (
+        SourceMixture(sampled=sampled),
+        [CandidateSet("baseline", BASELINE, {1: 1.0, 2: 0.0, 3: 1e-300})],
+    )
+    for claimed in (claims, [CandidateSet("baseline", BASELINE, {3: 1e-300})]):
         for chosen in (1, 2, 3, 4):
             prices.learn(claimed, 0, chosen)
     ((price, token, _),) = prices.of(claims, 0)
@@ -526,7 +538,7 @@ class Overflowing(Guesser):
 
 @pytest.mark.parametrize("confident", [False, True])
 def test_a_drafter_that_overflows_leaves_nothing_in_the_prices(confident, monkeypatch):
-    monkeypatch.setattr(reanchor.decoder, "costs_of", lambda *_: Costs({1: 1.0, 64: 1.0}, {1: 1e-6}))
+    monkeypatch.setattr(reanchor.decoder, "calibrate", lambda *_: LatencyModel({1: 1.0, 64: 1.0}, {1: 1e-6}))
     model = tiny_target("qwen3")
     truth = greedy(model, PROMPT, NEW)
     drafter = Overflowing(PROMPT.tolist() + truth)
@@ -538,5 +550,5 @@ def test_a_drafter_that_overflows_leaves_nothing_in_the_prices(confident, monkey
     prices = decoder.costs().experience.prices
     assert all(0 < share < 1 for band in prices.shares for share in band.values()) and prices.sharpness >= 1
     assert max(step.accepted for step in steps) > 2
-    nothing = reanchor.loop.beliefs(torch.full((1, 9), math.nan))
+    nothing = reanchor.loop.top_candidates(torch.full((1, 9), math.nan))
     assert set(nothing[0].values()) == {0.0}

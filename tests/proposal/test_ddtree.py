@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import Draft
-from reanchor.proposal import Trie
+from reanchor.proposal import TreeBuilder
 from reanchor.proposal.ddtree import grow_best_first
 from tests.tiny import ScriptedDrafter, greedy, tiny_target
 
@@ -28,13 +28,13 @@ def candidates(depths: int) -> list[list[int]]:
     return [[10 * depth + rank for rank in range(3)] for depth in range(depths)]
 
 
-def paths_of(trie: Trie) -> set[tuple[int, ...]]:
+def paths_of(builder: TreeBuilder) -> set[tuple[int, ...]]:
     found = []
-    for node in range(len(trie.tokens)):
+    for node in range(len(builder.tokens)):
         path = []
         while node:
-            path.append(trie.tokens[node])
-            node = trie.parents[node]
+            path.append(builder.tokens[node])
+            node = builder.parents[node]
         found.append(tuple(reversed(path)))
     assert len(set(found)) == len(found)
     return set(found)
@@ -44,8 +44,8 @@ def paths_of(trie: Trie) -> set[tuple[int, ...]]:
 @given(rows, st.integers(1, 45), st.integers(0, 4))
 def test_holds_the_likeliest_prefixes(weights, budget, max_depth):
     log_probs = [[math.log(value / sum(row)) for value in row] for row in weights]
-    trie = Trie(99, budget, max_depth)
-    grow_best_first(trie, candidates(len(weights)), log_probs)
+    builder = TreeBuilder(99, budget, max_depth)
+    grow_best_first(builder, candidates(len(weights)), log_probs)
     score = {
         tuple(10 * depth + rank for depth, rank in enumerate(ranks)): sum(
             log_probs[depth][rank] for depth, rank in enumerate(ranks)
@@ -54,9 +54,9 @@ def test_holds_the_likeliest_prefixes(weights, budget, max_depth):
         for ranks in itertools.product(range(3), repeat=length)
     }
     best = sorted(score.values(), reverse=True)[:budget]
-    kept = sorted((score[path] for path in paths_of(trie)), reverse=True)
+    kept = sorted((score[path] for path in paths_of(builder)), reverse=True)
     assert kept == pytest.approx(best)
-    assert max(trie.depths) <= max_depth
+    assert max(builder.depths) <= max_depth
 
 
 class Candidates(ScriptedDrafter):

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 from reanchor_cli.train import carryover, drafter, own_device, responses, train, use_recipe
 from tests.training import planted
 

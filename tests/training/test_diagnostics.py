@@ -12,13 +12,13 @@ import torch
 from click.testing import CliRunner
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 from reanchor.layer import project
 from reanchor.training import diagnostics
+from reanchor.training.drafter_shape import DrafterShape
+from reanchor.training.initialization import init_drafter
 from reanchor.training.observation import CARRIED, acceptance_length, observe
 from reanchor.training.packed import block_states
-from reanchor.training.shape import Shape
-from reanchor.training.start import begin
 from reanchor_cli.main import main
 from tests.training import planted
 
@@ -29,7 +29,7 @@ MODEL = planted.planted_target()
 def folder(tmp_path_factory):
     """Untrained, but not at random: copies of the target's layer, with an embedding of carried rows."""
     place = tmp_path_factory.mktemp("drafter")
-    begin(place, None, Shape(4, "0", "0", planted.MASK), MODEL, True)
+    init_drafter(place, None, DrafterShape(4, "0", "0", planted.MASK), MODEL, True)
     return place
 
 
@@ -222,7 +222,7 @@ def test_the_command(target, folder, tmp_path, analysis):
 
 
 def test_a_drafter_that_carries_nothing_is_refused(target, tmp_path):
-    begin(tmp_path, None, Shape(4, "0", "0", planted.MASK), MODEL, False)
+    init_drafter(tmp_path, None, DrafterShape(4, "0", "0", planted.MASK), MODEL, False)
     done = CliRunner().invoke(
         main, ["bench", "--analysis", "recall", "--target", str(target), "--drafter", str(tmp_path), "--raw"]
     )

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from reanchor.core import Retained
-from reanchor.drafters.loading import load_drafter
-from reanchor.training.shape import Shape
-from reanchor.training.start import begin
+from reanchor.drafters.load import load_drafter
+from reanchor.training.drafter_shape import DrafterShape
+from reanchor.training.initialization import init_drafter
 from tests.drafters.writer import MASK, H, V, tiny_target
 
 BLOCK = 4
@@ -17,7 +17,7 @@ BLOCK = 4
 def test_zlab_reads_a_baseline_of_ours(tmp_path):
     original = pytest.importorskip("dflash.model", reason="the PyPI package dflash is not installed")
     target = tiny_target(seed=3).float().requires_grad_(False)
-    begin(tmp_path, None, Shape(BLOCK, "1,3", "0,2,4", MASK), target, carryover=False)
+    init_drafter(tmp_path, None, DrafterShape(BLOCK, "1,3", "0,2,4", MASK), target, carryover=False)
     ours = load_drafter(tmp_path, target)
     theirs = original.DFlashDraftModel.from_pretrained(tmp_path, dtype=torch.float32).eval()
     ours_cache, their_cache, start = ours.new_cache(), original._make_cache(theirs.config), 0

@@ -9,10 +9,10 @@ import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import Retained
-from reanchor.drafters.loading import load_drafter
-from reanchor.training.packed import Carried, block_states
-from reanchor.training.shape import Shape
-from reanchor.training.start import begin
+from reanchor.drafters.load import load_drafter
+from reanchor.training.drafter_shape import DrafterShape
+from reanchor.training.initialization import init_drafter
+from reanchor.training.packed import CarryoverRows, block_states
 from tests.drafters import writer
 from tests.tiny import greedy
 from tests.training.tiny import drafter_for, recorded, teacher_of
@@ -63,7 +63,7 @@ def test_who_reads_what(drafter, features, carry):
         rows = [states.features[row] for row in range(offset)]
         rows += [states.features[row] + drafter.carryover_embedding for row in reads]
         positions = [*range(offset), *reads]
-        carried = Carried(
+        carried = CarryoverRows(
             torch.stack(rows) if rows else states.features[:0],
             torch.zeros(len(rows), dtype=torch.long),
             AT + torch.tensor(positions, dtype=torch.long),
@@ -83,7 +83,7 @@ def hidden_with_gap(drafter, text, context, anchor, carried, gap):
     plain_rows = [row for row in range(len(carried.owners)) if row < gap]
     for row in plain_rows:
         features[int(carried.positions[row])] = carried.features[row]
-    rest = Carried(carried.features[gap:], carried.owners[gap:], carried.positions[gap:])
+    rest = CarryoverRows(carried.features[gap:], carried.owners[gap:], carried.positions[gap:])
     return block_states(drafter, text, features, torch.tensor([anchor]), rest, embed_carried=False)[0]
 
 
@@ -109,9 +109,9 @@ def test_zero_embedding_and_nothing_rejected_is_the_baseline(drafter, plain, fea
     assert torch.equal(drafts[0].log_probs, drafts[1].log_probs)
 
 
-@pytest.mark.parametrize("stack", ["hf", "lean"])
+@pytest.mark.parametrize("forward", ["transformers", "fused"])
 @pytest.mark.parametrize("method", ["dflash", "reanchor", "ddtree", "auto"])
-def test_every_mode_is_lossless(drafter, method, stack):
+def test_every_mode_is_lossless(drafter, method, forward):
     """And every method has states to carry over, none of which stays in the target's cache."""
     prompt = torch.tensor(RESPONSE.prompt_ids)
     truth = greedy(MODEL, prompt, 24)
@@ -121,8 +121,8 @@ def test_every_mode_is_lossless(drafter, method, stack):
             method,
             retention=retention,
             carryover=True,
-            carry_shifted=shifted,
-            stack=stack,
+            carryover_shifted=shifted,
+            forward=forward,
             max_nodes=16 if usual else None,
         )
         found, read = [], 0
@@ -136,7 +136,9 @@ def test_every_mode_is_lossless(drafter, method, stack):
 
 def test_a_markov_drafter_carries_over_too(tmp_path):
     """With correction and confidence: the decode's draft is the packed pass's, and the output the target's."""
-    begin(tmp_path, None, Shape(4, "1,3", "0,2,4", writer.MASK, markov_rank=5), MODEL, carryover=True)
+    init_drafter(
+        tmp_path, None, DrafterShape(4, "1,3", "0,2,4", writer.MASK, markov_rank=5), MODEL, carryover=True
+    )
     drafter = load_drafter(tmp_path, MODEL)
     generator = torch.Generator().manual_seed(6)
     for weight in (drafter.carryover_embedding, drafter.markov_head.markov_w2.weight):
@@ -146,7 +148,7 @@ def test_a_markov_drafter_carries_over_too(tmp_path):
     cache = drafter.new_cache()
     drafter.commit(features[:AT], cache)
     draft = drafter.draft(int(IDS[AT]), states, (), cache, carry="baseline")
-    carried = Carried(states.features, torch.zeros(N, dtype=torch.long), AT + torch.arange(N))
+    carried = CarryoverRows(states.features, torch.zeros(N, dtype=torch.long), AT + torch.arange(N))
     anchors = torch.tensor([AT])
     hidden = block_states(drafter, IDS, features, anchors, carried)
     assert draft.blocks[0][1:] == drafter.propose(hidden, IDS[anchors]).tokens[0].tolist()

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from reanchor.drafters.checkpoint import Checkpoint
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 from reanchor.drafters.recognition import recognise
-from reanchor.training.anchors import Order, rng_of, slot_weights
-from reanchor.training.config import TrainConfig
-from reanchor.training.lesson import Lesson, Pupil
-from reanchor.training.objective import Vocabulary, acceptance, refuse_untrainable, scores, worth
-from reanchor.training.run import unfreeze
-from reanchor.training.shape import Shape
-from reanchor.training.start import begin
+from reanchor.training.anchors import EpochOrder, rng_of, slot_weights
+from reanchor.training.drafter_loss import BatchBuilder, DrafterLoss
+from reanchor.training.drafter_shape import DrafterShape
+from reanchor.training.initialization import init_drafter
+from reanchor.training.jobs import apply_freeze
+from reanchor.training.objective import LossVocabulary, acceptance, block_loss, refuse_untrainable, scores
+from reanchor.training.train_config import TrainConfig
 from reanchor.training.trainer import rate
 from tests.drafters import writer
 from tests.training.tiny import drafter_for, recorded, teacher_of
@@ -25,13 +25,13 @@ from tests.training.tiny import drafter_for, recorded, teacher_of
 MODEL = writer.tiny_target().requires_grad_(False)
 RESPONSE = recorded(MODEL)
 IDS = torch.tensor(RESPONSE.ids)
-ALL = Vocabulary(writer.V, None)
+ALL = LossVocabulary(writer.V, None)
 
 
 @pytest.fixture
 def drafter(tmp_path):
     drafter = drafter_for(tmp_path / "drafter", MODEL)
-    unfreeze(drafter)
+    apply_freeze(drafter)
     return drafter
 
 
@@ -44,7 +44,7 @@ def test_slots_weigh_less_the_later_they_come():
 def test_the_loss_by_hand(drafter):
     anchors = torch.tensor([8, 11])
     hidden = torch.randn(2, drafter.proposals, writer.H, generator=torch.Generator().manual_seed(1)).double()
-    found = worth(drafter, hidden, IDS, anchors, ALL, gamma=2.0)
+    found = block_loss(drafter, hidden, IDS, anchors, ALL, gamma=2.0)
     total, norm = 0.0, sum(math.exp(-slot / 2) for slot in range(drafter.proposals))
     for block, anchor in enumerate(anchors.tolist()):
         for slot in range(drafter.proposals):
@@ -67,7 +67,7 @@ def test_a_softmax_over_seen_tokens_is_the_same_among_them(drafter):
     )
     weights = torch.tensor(slot_weights(drafter.proposals, 3.0))
     expected = (entropy.view_as(labels) * weights / weights.sum() / 2).sum()
-    found = worth(drafter, hidden, IDS, anchors, Vocabulary(writer.V, seen), gamma=3.0)
+    found = block_loss(drafter, hidden, IDS, anchors, LossVocabulary(writer.V, seen), gamma=3.0)
     torch.testing.assert_close(found.loss.float(), expected, atol=1e-6, rtol=1e-6)
 
 
@@ -77,7 +77,7 @@ def test_acceptance_ends_at_the_first_miss():
 
 
 def test_gradients_go_through_the_second_draft_alone(drafter, monkeypatch):
-    lesson = Lesson(drafter, teacher_of(MODEL, drafter), TrainConfig(anchors=12), carryover=True)
+    lesson = BatchBuilder(drafter, teacher_of(MODEL, drafter), TrainConfig(anchors=12), carryover=True)
     recording = []
     own = drafter.propose
     monkeypatch.setattr(
@@ -86,7 +86,7 @@ def test_gradients_go_through_the_second_draft_alone(drafter, monkeypatch):
     material = lesson.prepare(RESPONSE, rng_of(3))
     assert recording == [False]
     assert not any(tensor.requires_grad for tensor in (material.features, material.carried.features))
-    loss, _ = Pupil(drafter, ALL, 4.0)(material)
+    loss, _ = DrafterLoss(drafter, ALL, 4.0)(material)
     loss.backward()
     assert all(parameter.grad is not None for parameter in drafter.parameters())
     assert float(drafter.carryover_embedding.grad.abs().sum()) > 0
@@ -94,29 +94,29 @@ def test_gradients_go_through_the_second_draft_alone(drafter, monkeypatch):
 
 
 def test_the_embedding_learns_from_carried_rows_only(drafter):
-    lesson = Lesson(drafter, teacher_of(MODEL, drafter), TrainConfig(anchors=12), carryover=True)
+    lesson = BatchBuilder(drafter, teacher_of(MODEL, drafter), TrainConfig(anchors=12), carryover=True)
     material = replace(lesson.prepare(RESPONSE, rng_of(3)), carried=None)
-    loss, _ = Pupil(drafter, ALL, 4.0)(material)
+    loss, _ = DrafterLoss(drafter, ALL, 4.0)(material)
     loss.backward()
     assert float(drafter.carryover_embedding.grad.abs().sum()) == 0  # a gradient, for distributed wrappers
 
 
 def test_a_response_without_a_shifted_block_weighs_nothing(drafter):
     short = RESPONSE.cut(len(RESPONSE.prompt_ids) + drafter.proposals + 1)
-    lesson = Lesson(drafter, teacher_of(MODEL, drafter), TrainConfig(anchors=12), carryover=True)
+    lesson = BatchBuilder(drafter, teacher_of(MODEL, drafter), TrainConfig(anchors=12), carryover=True)
     material = lesson.prepare(short, rng_of(3))
     assert material.weight == 0 and material.dropped == 1 and material.carried is None
-    loss, _ = Pupil(drafter, ALL, 4.0)(material)
+    loss, _ = DrafterLoss(drafter, ALL, 4.0)(material)
     loss.backward()
     assert float(loss.detach()) == 0
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in drafter.parameters())
 
 
 def test_every_response_once_an_epoch():
-    order = Order(10, 4, seed=3)
+    order = EpochOrder(10, 4, seed=3)
     places = [place for step in range(5) for place in order.at(step)]
     assert sorted(places[:10]) == sorted(places[10:20]) == list(range(10)) and places[:10] != places[10:20]
-    assert Order(10, 4, seed=3).at(4) == order.at(4) != Order(10, 4, seed=4).at(4)
+    assert EpochOrder(10, 4, seed=3).at(4) == order.at(4) != EpochOrder(10, 4, seed=4).at(4)
 
 
 def test_the_rate_rises_and_falls():
@@ -130,10 +130,10 @@ def test_the_rate_rises_and_falls():
 @pytest.mark.parametrize("rank", [0, 4])
 def test_a_new_drafter_starts_as_copies_of_the_targets_layers(tmp_path, rank):
     model = writer.tiny_target().requires_grad_(False)
-    begin(
+    init_drafter(
         tmp_path,
         None,
-        Shape(block_size=4, layers="1,3", taps="0,2", mask_token=95, markov_rank=rank),
+        DrafterShape(block_size=4, layers="1,3", taps="0,2", mask_token=95, markov_rank=rank),
         model,
         True,
     )
@@ -156,7 +156,9 @@ def test_a_new_drafter_starts_as_copies_of_the_targets_layers(tmp_path, rank):
 )
 def test_bad_shapes_are_refused(tmp_path, shape, reason):
     with pytest.raises(ValueError, match=reason):
-        begin(tmp_path, None, Shape(**({"block_size": 4, "mask_token": 95} | shape)), MODEL, False)
+        init_drafter(
+            tmp_path, None, DrafterShape(**({"block_size": 4, "mask_token": 95} | shape)), MODEL, False
+        )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_bad_shapes_are_refused(tmp_path, shape, reason):
 def test_any_dialect_is_continued(tmp_path, dialect):
     """A start that was written differs from its checkpoint by what was added."""
     folder = writer.DIALECTS[dialect].save(tmp_path / "theirs")
-    begin(tmp_path / "start", str(folder), Shape(), MODEL, True)
+    init_drafter(tmp_path / "start", str(folder), DrafterShape(), MODEL, True)
     theirs, ours = (recognise(Checkpoint(each)).config for each in (folder, tmp_path / "start"))
     assert ours == replace(theirs, carryover=True)
 
@@ -174,7 +176,7 @@ def test_any_dialect_is_continued(tmp_path, dialect):
 @pytest.mark.parametrize("dialect", ["dflash", "deepspec dflash", "speculators dflash"])
 def test_a_markov_head_joins_any_dialect(tmp_path, dialect):
     folder = writer.DIALECTS[dialect].save(tmp_path / "theirs")
-    begin(tmp_path / "start", str(folder), Shape(markov_rank=3), MODEL, False)
+    init_drafter(tmp_path / "start", str(folder), DrafterShape(markov_rank=3), MODEL, False)
     theirs, ours = (recognise(Checkpoint(each)).config for each in (folder, tmp_path / "start"))
     assert ours.markov.rank == 3 and ours.confidence is not None
     assert (ours.shifted, ours.block_size, ours.tap_layers) == (
@@ -196,9 +198,9 @@ def test_a_markov_head_joins_any_dialect(tmp_path, dialect):
 def test_a_checkpoint_keeps_its_shape(tmp_path, shape, reason):
     folder = writer.DIALECTS["dflash"].save(tmp_path / "theirs")
     with pytest.raises(ValueError, match=f"{reason}.*keeps its shape"):
-        begin(tmp_path / "start", str(folder), Shape(**shape), MODEL, False)
-    same = Shape(4, "1,2", "0,2,4", 95)
-    begin(tmp_path / "start", str(folder), same, MODEL, False)
+        init_drafter(tmp_path / "start", str(folder), DrafterShape(**shape), MODEL, False)
+    same = DrafterShape(4, "1,2", "0,2,4", 95)
+    init_drafter(tmp_path / "start", str(folder), same, MODEL, False)
 
 
 def test_the_heads_bias_counts_among_seen_tokens(drafter):
@@ -207,7 +209,7 @@ def test_the_heads_bias_counts_among_seen_tokens(drafter):
     drafter.borrow(drafter.borrowed[0], head)
     hidden = torch.randn(2, drafter.proposals, writer.H, dtype=torch.float64)
     seen, previous = torch.tensor([3, 8, 40]), torch.zeros(2, drafter.proposals, dtype=torch.long)
-    found = scores(drafter, hidden, previous, Vocabulary(writer.V, seen))
+    found = scores(drafter, hidden, previous, LossVocabulary(writer.V, seen))
     torch.testing.assert_close(found, drafter.score(hidden)[..., seen].float())
 
 
@@ -220,10 +222,10 @@ def test_only_what_the_loss_knows_is_trained(tmp_path):
 
 def test_markov_terms_by_hand(tmp_path):
     model = writer.tiny_target().requires_grad_(False)
-    begin(
+    init_drafter(
         tmp_path,
         None,
-        Shape(block_size=4, layers="1", taps="0,2", mask_token=95, markov_rank=3),
+        DrafterShape(block_size=4, layers="1", taps="0,2", mask_token=95, markov_rank=3),
         model,
         False,
     )
@@ -231,10 +233,10 @@ def test_markov_terms_by_hand(tmp_path):
     torch.manual_seed(0)
     drafter.markov_head.markov_w2.weight.normal_()
     drafter.confidence_head.proj.weight.normal_()
-    lesson = Lesson(drafter, teacher_of(model, drafter), TrainConfig(anchors=2), carryover=False)
+    lesson = BatchBuilder(drafter, teacher_of(model, drafter), TrainConfig(anchors=2), carryover=False)
     material = lesson.prepare(RESPONSE, rng_of(5))
     hidden = torch.randn(2, 3, writer.H, dtype=torch.float64)
-    found = worth(drafter, hidden, IDS, material.anchors, ALL, 2.0, material.logits)
+    found = block_loss(drafter, hidden, IDS, material.anchors, ALL, 2.0, material.logits)
     truth = model(IDS[None]).logits[0].float().softmax(-1)
     total, norm = 0.0, sum(math.exp(-slot / 2) for slot in range(3))
     for block, anchor in enumerate(material.anchors.tolist()):

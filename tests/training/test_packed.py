@@ -1,4 +1,4 @@
-"""Packed passes equal one anchor at a time as decoding does it, and nobody sees what is another's."""
+"""Packed passes equal one anchor at a time as decoding does it, and background sees what is another's."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from reanchor.config import DecodeConfig
 from reanchor.core import Draft, Retained
-from reanchor.proposal import Trie, assemble, rejected_path
-from reanchor.sampling import Choice
+from reanchor.proposal import TreeBuilder, assemble, rejected_path
+from reanchor.sampling import TokenSelector
 from reanchor.training.anchors import rng_of, sample_anchors
-from reanchor.training.packed import Carried, block_states
-from reanchor.training.teacher import grow
+from reanchor.training.feature_store import grow
+from reanchor.training.packed import CarryoverRows, block_states
 from reanchor.training.transitions import advance, draft_tokens
 from reanchor.verification import verify
 from tests.drafters import writer
@@ -50,7 +50,7 @@ def some_rows(drafter, anchors, counts, seed=4):
     positions = torch.cat(
         [anchor + torch.arange(count) for anchor, count in zip(anchors, counts, strict=True)]
     )
-    return Carried(
+    return CarryoverRows(
         torch.randn(sum(counts), width, generator=generator, dtype=torch.float64), owners, positions
     )
 
@@ -118,16 +118,16 @@ def one_round(drafter, teacher, anchor):
     config = DecodeConfig("dflash", carryover=True)
     target, cache, context = teacher.target, teacher.target.new_cache(), drafter.new_cache()
     output = target.prefill(IDS[:anchor], cache)
-    choice = Choice(IDS[:anchor], 100)
-    first = verify(Trie(int(IDS[anchor - 1])).freeze(), output.logits, choice)
+    selector = TokenSelector(IDS[:anchor], 100)
+    first = verify(TreeBuilder(int(IDS[anchor - 1])).freeze(), output.logits, selector)
     drafter.commit(output.features, context)
     draft = drafter.draft(first.tokens[-1], Retained(), (), context)
     draft = Draft((0,), [[first.tokens[-1], *helped(anchor, draft.blocks[0][1:])]])
     tree = assemble(draft, Retained(), config, 99, rng_of(0))
     output = target.verify(tree, cache)
-    verdict = verify(tree, output.logits, choice)
-    rejected = rejected_path(tree, verdict, config.retention)
-    return first.tokens[-1], len(verdict.path) - 1, output.features[rejected]
+    result = verify(tree, output.logits, selector)
+    rejected = rejected_path(tree, result, config.retention)
+    return first.tokens[-1], len(result.path) - 1, output.features[rejected]
 
 
 def test_transitions_are_those_of_a_real_decode(drafter, features, monkeypatch):

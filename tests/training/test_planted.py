@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from reanchor import DecodeConfig
-from reanchor.drafters.loading import load_drafter
-from reanchor.training.config import TrainConfig
+from reanchor.drafters.load import load_drafter
+from reanchor.training.drafter_shape import DrafterShape
 from reanchor.training.evaluation import decoded
+from reanchor.training.jobs import TrainingJob, train
 from reanchor.training.responses import Response
-from reanchor.training.run import Job, train
-from reanchor.training.shape import Shape
+from reanchor.training.train_config import TrainConfig
 from tests.tiny import greedy
 from tests.training import planted
 
@@ -40,7 +40,7 @@ def test_carryover_beats_its_baseline(tmp_path):
 
     def trained(name, carryover, source, epochs):
         config = TrainConfig(epochs=epochs, **SETTINGS)
-        job = Job(responses, tmp_path / name, str(source), carryover, Shape(), config)
+        job = TrainingJob(responses, tmp_path / name, str(source), carryover, DrafterShape(), config)
         return train(job, model, lambda _message: None)
 
     first = trained("first", False, start, 2)

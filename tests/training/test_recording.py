@@ -9,14 +9,14 @@ import torch
 from safetensors import SafetensorError
 
 from reanchor.target import Target
+from reanchor.training.feature_store import FeatureStore
 from reanchor.training.record_config import RecordConfig
-from reanchor.training.recording import Question, answered, record
+from reanchor.training.recording import PendingPrompt, answered, record
 from reanchor.training.responses import read_responses
-from reanchor.training.teacher import Teacher
 from tests.tiny import VOCAB, greedy, tiny_target
 
 PROMPTS = [[3, 14, 15], [9, 2, 6, 5, 3, 5, 8], [9], [7, 9, 3, 2]]
-QUESTIONS = [Question(f"set/{place}", "set", ids) for place, ids in enumerate(PROMPTS)]
+QUESTIONS = [PendingPrompt(f"set/{place}", "set", ids) for place, ids in enumerate(PROMPTS)]
 CONFIG = RecordConfig(max_new_tokens=12, batch=3)
 
 
@@ -79,7 +79,7 @@ def test_other_files_are_left_alone(model, tmp_path):
         answered(path)
     record(model, QUESTIONS, tmp_path / "mine.jsonl", CONFIG, quiet)
     with pytest.raises(ValueError, match="other prompts"):
-        record(model, [Question("other/1", "other", [1, 2])], tmp_path / "mine.jsonl", CONFIG, quiet)
+        record(model, [PendingPrompt("other/1", "other", [1, 2])], tmp_path / "mine.jsonl", CONFIG, quiet)
 
 
 def test_a_full_disk_says_what_to_do(model, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_features_are_kept_as_training_reads_them(model, tmp_path):
     record(model, QUESTIONS, tmp_path / "out.jsonl", config, quiet, tmp_path / "kept")
     found, _ = read_responses(tmp_path / "out.jsonl", VOCAB)
     target = Target(model, (0, 1))
-    kept, alone = Teacher(target, tmp_path / "kept"), Teacher(target)
+    kept, alone = FeatureStore(target, tmp_path / "kept"), FeatureStore(target)
     assert len(list((tmp_path / "kept").glob("*.safetensors"))) == len(found)
     for each in found:
         torch.testing.assert_close(kept.features(each), alone.features(each)[:-1], rtol=0, atol=1e-12)
@@ -121,7 +121,7 @@ def test_what_cannot_be_kept_is_said(model, tmp_path):
 def test_damaged_features(model, tmp_path):
     record(model, QUESTIONS[:1], tmp_path / "out.jsonl", CONFIG, quiet, tmp_path)
     teacher, (response,) = (
-        Teacher(Target(model, (1,)), tmp_path),
+        FeatureStore(Target(model, (1,)), tmp_path),
         read_responses(tmp_path / "out.jsonl", VOCAB)[0],
     )
     teacher.keep(response, teacher.features(response))
@@ -136,7 +136,7 @@ def test_features_without_room(model, tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr("reanchor.training.teacher.save_file", full)
+    monkeypatch.setattr("reanchor.training.feature_store.save_file", full)
     with pytest.raises(ValueError, match="cannot keep features.*No space left"):
         record(model, QUESTIONS, tmp_path / "o.jsonl", CONFIG, quiet, tmp_path / "kept")
     assert not list((tmp_path / "kept").iterdir()) and not (tmp_path / "o.jsonl").exists()

@@ -9,10 +9,10 @@ import reanchor.loop
 import reanchor.verification
 from reanchor import DecodeConfig, SpeculativeDecoder
 from reanchor.core import Retained
-from reanchor.drafters.loading import load_drafter
-from reanchor.sampling import Choice
-from reanchor.training.shape import Shape
-from reanchor.training.start import begin
+from reanchor.drafters.load import load_drafter
+from reanchor.sampling import TokenSelector
+from reanchor.training.drafter_shape import DrafterShape
+from reanchor.training.initialization import init_drafter
 from tests.chances import DEPTH, PROMPT, VOCAB, exact, p_value, processors, tiny_model
 from tests.drafters import writer
 
@@ -26,8 +26,8 @@ def model():
 
 def drafter_of(folder, model, rank, carryover):
     """A drafter made of the target's own layer, so that it knows something and not all."""
-    shape = Shape(block_size=3, layers="0", taps="0", mask_token=0, markov_rank=rank)
-    begin(folder, None, shape, model, carryover)
+    shape = DrafterShape(block_size=3, layers="0", taps="0", mask_token=0, markov_rank=rank)
+    init_drafter(folder, None, shape, model, carryover)
     drafter = load_drafter(folder, model)
     generator = torch.Generator().manual_seed(4)
     if carryover:
@@ -40,11 +40,11 @@ def drafter_of(folder, model, rank, carryover):
 def counted(model, drafter, rules, draws=700, limit=DEPTH + 1):
     torch.manual_seed(1)
     counts, accepted = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64), 0
-    config = DecodeConfig("dflash", stochastic="rejection")
+    config = DecodeConfig("dflash", sampling_mode="rejection")
     decoder = SpeculativeDecoder(model, drafter, config)
     for _ in range(draws):
-        choice = Choice(PROMPT, limit, sample=True, processors=processors(rules))
-        steps = list(decoder.decode(PROMPT, choice=choice))
+        selector = TokenSelector(PROMPT, limit, sample=True, processors=processors(rules))
+        steps = list(decoder.decode(PROMPT, selector=selector))
         counts[tuple([token for step in steps for token in step.tokens][:DEPTH])] += 1
         accepted += sum(step.accepted for step in steps)
     return counts, accepted
@@ -69,17 +69,17 @@ def test_the_last_token_allowed_is_drawn_anew(model, tmp_path):
 def test_a_broken_rule_fails_the_same_test(model, tmp_path, monkeypatch, broken):
     drafter = drafter_of(tmp_path, model, 2, True)
     if broken == "residual":  # draws after a rejection from the target's whole distribution
-        monkeypatch.setattr(reanchor.verification, "beyond", lambda wanted, _offered: wanted)
+        monkeypatch.setattr(reanchor.verification, "residual", lambda wanted, _offered: wanted)
     else:  # accepts more than it may
-        monkeypatch.setattr(Choice, "chance", lambda self: 0.5 * float(torch.rand(())))
+        monkeypatch.setattr(TokenSelector, "chance", lambda self: 0.5 * float(torch.rand(())))
     counts, _ = counted(model, drafter, "t1")
     assert p_value(counts, exact(model, processors("t1"))) < 1e-6
 
 
 def test_the_rest_by_hand():
     wanted, offered = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.1, 0.6, 0.3])
-    torch.testing.assert_close(reanchor.verification.beyond(wanted, offered), torch.tensor([1.0, 0.0, 0.0]))
-    assert torch.equal(reanchor.verification.beyond(wanted, wanted), wanted)
+    torch.testing.assert_close(reanchor.verification.residual(wanted, offered), torch.tensor([1.0, 0.0, 0.0]))
+    assert torch.equal(reanchor.verification.residual(wanted, wanted), wanted)
 
 
 @pytest.mark.parametrize("dialect", writer.DIALECTS)
@@ -105,19 +105,19 @@ def test_every_family_says_what_it_drew_from(tmp_path, dialect):
 
 def test_processors_that_read_the_text_are_refused(model, tmp_path):
     decoder = SpeculativeDecoder(
-        model, drafter_of(tmp_path, model, 0, False), DecodeConfig("dflash", stochastic="rejection")
+        model, drafter_of(tmp_path, model, 0, False), DecodeConfig("dflash", sampling_mode="rejection")
     )
-    choice = Choice(PROMPT, 4, sample=True, processors=processors("penalty"))
-    with pytest.raises(ValueError, match="reads the text.*use stochastic 'sample'"):
-        list(decoder.decode(PROMPT, choice=choice))
+    selector = TokenSelector(PROMPT, 4, sample=True, processors=processors("penalty"))
+    with pytest.raises(ValueError, match="reads the text.*use sampling_mode 'exact-match'"):
+        list(decoder.decode(PROMPT, selector=selector))
 
 
 CARRIERS = {
-    "chain": DecodeConfig("dflash", carryover=True, stochastic="sample"),
-    "shifts": DecodeConfig("reanchor", carryover=True, carry_shifted=True, stochastic="sample"),
-    "tree": DecodeConfig("ddtree", carryover=True, stochastic="sample", max_nodes=3),
-    "drawn tree": DecodeConfig("ddtree", carryover=True, stochastic="rejection", max_nodes=3),
-    "race": DecodeConfig("auto", carryover=True, carry_shifted=True, max_nodes=2),
+    "chain": DecodeConfig("dflash", carryover=True, sampling_mode="exact-match"),
+    "shifts": DecodeConfig("reanchor", carryover=True, carryover_shifted=True, sampling_mode="exact-match"),
+    "tree": DecodeConfig("ddtree", carryover=True, sampling_mode="exact-match", max_nodes=3),
+    "drawn tree": DecodeConfig("ddtree", carryover=True, sampling_mode="rejection", max_nodes=3),
+    "coupled": DecodeConfig("auto", carryover=True, carryover_shifted=True, max_nodes=2),
 }
 
 
@@ -128,8 +128,8 @@ def test_carried_rows_leave_every_rule_its_distribution(model, tmp_path, config)
     counts, carried = torch.zeros([VOCAB] * DEPTH, dtype=torch.float64), 0
     decoder = SpeculativeDecoder(model, drafter, config)
     for _ in range(500):
-        choice = Choice(PROMPT, DEPTH + 1, sample=True, processors=processors("t1"))
-        steps = list(decoder.decode(PROMPT, choice=choice))
+        selector = TokenSelector(PROMPT, DEPTH + 1, sample=True, processors=processors("t1"))
+        steps = list(decoder.decode(PROMPT, selector=selector))
         counts[tuple([token for step in steps for token in step.tokens][:DEPTH])] += 1
         carried += sum(step.retained for step in steps if step.drafted)
     assert carried > 100, "hardly anything was carried over, so nothing was tried"
@@ -140,11 +140,11 @@ def test_a_choice_swayed_by_the_draft_fails_the_same_test(model, tmp_path, monke
     """What the target draws must not hear of what was proposed."""
     own = reanchor.loop.verify
 
-    def swayed(tree, logits, choice, *more):
+    def swayed(tree, logits, selector, *more):
         logits = logits.clone()
         for node, token in tree.children:
             logits[node, token] += 1.0
-        return own(tree, logits, choice, *more)
+        return own(tree, logits, selector, *more)
 
     monkeypatch.setattr(reanchor.loop, "verify", swayed)
     with pytest.raises(AssertionError, match="assert 0.0 >|assert [0-9.]+e-"):

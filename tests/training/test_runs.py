@@ -13,13 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from reanchor import DecodeConfig
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 from reanchor.training import checkpoints
-from reanchor.training.config import TrainConfig
+from reanchor.training.drafter_shape import DrafterShape
 from reanchor.training.evaluation import decoded
+from reanchor.training.jobs import TrainingJob, train
 from reanchor.training.responses import Response, read_responses, split
-from reanchor.training.run import Job, train
-from reanchor.training.shape import Shape
+from reanchor.training.train_config import TrainConfig
 from reanchor.training.trainer import Trainer
 from tests.training import planted
 
@@ -46,7 +46,9 @@ def job(tmp_path):
     def make(name="run", carryover=True, resume=False, **changes):
         config = TrainConfig(**(SETTINGS | changes))
         place = tmp_path / name
-        return Job(responses, place, str(start), carryover, Shape(), config, "planted", resume=resume)
+        return TrainingJob(
+            responses, place, str(start), carryover, DrafterShape(), config, "planted", resume=resume
+        )
 
     return make
 
@@ -274,7 +276,7 @@ def test_other_responses_or_another_target_are_another_run(job, tmp_path):
     with pytest.raises(ValueError, match="target was 'planted', is 'another'"):
         train(replace(run, resume=True, target="another"), MODEL, quiet)
     with pytest.raises(ValueError, match="block_size was None, is 7"):
-        train(replace(run, resume=True, shape=Shape(7)), MODEL, quiet)
+        train(replace(run, resume=True, shape=DrafterShape(7)), MODEL, quiet)
     with run.responses.open("a") as file:
         file.write(LINE)
     with pytest.raises(ValueError, match="responses_digest was"):

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from reanchor.drafters.block import BlockDrafter
-from reanchor.drafters.loading import load_drafter
+from reanchor.drafters.load import load_drafter
 from reanchor.target import Target
+from reanchor.training.feature_store import FeatureStore
 from reanchor.training.responses import Response
-from reanchor.training.teacher import Teacher
 from tests.drafters import writer
 from tests.tiny import greedy
 
@@ -31,5 +31,5 @@ def recorded(model: Any, new: int = 40) -> Response:
     return Response(PROMPT, tuple(greedy(model, torch.tensor(PROMPT), new)))
 
 
-def teacher_of(model: Any, drafter: BlockDrafter) -> Teacher:
-    return Teacher(Target(model, drafter.tap_layers))
+def teacher_of(model: Any, drafter: BlockDrafter) -> FeatureStore:
+    return FeatureStore(Target(model, drafter.tap_layers))

@@ -1,0 +1,97 @@
+"""The same prompt by plain decoding, DFlash and ReAnchor, and whether their tokens are the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from reanchor.config import DecodeConfig, Method
+from reanchor.loading import Pair
+
+from .decode_run import DecodeRun, Request, run_method
+from .summary import figures
+
+METHODS: tuple[Method, ...] = ("plain", "dflash", "reanchor")
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """Where two greedy outputs part, and how close the target's two best tokens were there."""
+
+    index: int
+    gap: float
+
+    def __str__(self) -> str:
+        return f"first difference at {self.index}, top-2 logit gap {self.gap:.3g}"
+
+
+def methods(config: DecodeConfig) -> tuple[Method, ...]:
+    """The three, and the one asked for when it is another."""
+    assert config.method is not None
+    return METHODS if config.method in METHODS else (*METHODS, config.method)
+
+
+def warm_up(pair: Pair, request: Request, config: DecodeConfig) -> None:
+    """The first passes of a process touch cold weights; that is no method's fault."""
+    brief = replace(request, sampling=replace(request.sampling, max_new_tokens=4))
+    for method in methods(config):
+        run_method(pair, brief, replace(config, method=method))
+
+
+def run_other_methods(pair: Pair, request: Request, main: DecodeRun) -> dict[str, DecodeRun]:
+    """Runs by method, the one already done included, in the order they are shown."""
+    configs = {method: replace(main.config, method=method) for method in methods(main.config)}
+    return {
+        method: main if config == main.config else run_method(pair, request, config)
+        for method, config in configs.items()
+    }
+
+
+def difference(pair: Pair, request: Request, plain: DecodeRun, other: DecodeRun) -> FirstDifference | None:
+    """The first index at which tokens differ, the end of the shorter one included."""
+    pairs = zip(plain.tokens, other.tokens, strict=False)
+    same = next(
+        (index for index, (a, b) in enumerate(pairs) if a != b), min(len(plain.tokens), len(other.tokens))
+    )
+    if same == len(plain.tokens) == len(other.tokens):
+        return None
+    prefix = torch.tensor([request.ids + plain.tokens[:same]], device=pair.target.device)
+    with torch.inference_mode():
+        logits = pair.target(input_ids=prefix, logits_to_keep=1).logits[0, -1].float()
+    first, second = logits.topk(2).values.tolist()
+    return FirstDifference(same, first - second)
+
+
+def verdict(pair: Pair, request: Request, plain: DecodeRun, other: DecodeRun) -> str:
+    if request.sampling.temperature > 0:
+        if plain.tokens == other.tokens:
+            return "yes"
+        return "sampled, each run draws anew" if request.sampling.seed is None else "no, sampled"
+    found = difference(pair, request, plain, other)
+    return "yes" if found is None else str(found)
+
+
+def table(runs: dict[str, DecodeRun], verdicts: dict[str, str]) -> Table:
+    grid = Table(title="the same prompt, by method", title_justify="left")
+    grid.add_column("")
+    for method in runs:
+        grid.add_column(method, justify="right")
+    columns = [figures(each) for each in runs.values()]
+    for name in columns[0]:
+        if name != "time split":
+            grid.add_row(name, *(column[name] for column in columns))
+    speeds = [each.stats.to_dict(rounds=False)["tokens_per_second"] for each in runs.values()]
+    grid.add_row("speed against plain", *(ratio(speed, speeds[0]) for speed in speeds))
+    grid.add_row("identical tokens", *(verdicts[method] for method in runs))
+    return grid
+
+
+def ratio(speed: float | None, plain: float | None) -> str:
+    return f"{speed / plain:.2f}×" if speed and plain else "–"
+
+
+def as_object(runs: dict[str, DecodeRun], verdicts: dict[str, str]) -> dict[str, Any]:
+    return {method: {**each.to_dict(), "identical_tokens": verdicts[method]} for method, each in runs.items()}

@@ -1,1 +1,0 @@
-"""A lean forward pass: a transformer as plain functions over an HF module's weights, few large operations a layer."""
