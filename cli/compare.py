@@ -28,22 +28,23 @@ class FirstDifference:
         return f"first difference at {self.index}, top-2 logit gap {self.gap:.3g}"
 
 
-def methods(config: DecodeConfig) -> tuple[Method, ...]:
-    """The three, and the one asked for when it is another."""
+def methods(pair: Pair, config: DecodeConfig) -> tuple[Method, ...]:
+    """The three, or plain alone without a drafter, and the method asked for when it is another."""
     assert config.method is not None
-    return METHODS if config.method in METHODS else (*METHODS, config.method)
+    shown = METHODS if pair.drafter is not None else ("plain",)
+    return shown if config.method in shown else (*shown, config.method)
 
 
 def warm_up(pair: Pair, request: Request, config: DecodeConfig) -> None:
     """The first passes of a process touch cold weights; that is no method's fault."""
     brief = replace(request, sampling=replace(request.sampling, max_new_tokens=4))
-    for method in methods(config):
+    for method in methods(pair, config):
         run_method(pair, brief, replace(config, method=method))
 
 
 def run_other_methods(pair: Pair, request: Request, main: DecodeRun) -> dict[str, DecodeRun]:
     """Runs by method, the one already done included, in the order they are shown."""
-    configs = {method: replace(main.config, method=method) for method in methods(main.config)}
+    configs = {method: replace(main.config, method=method) for method in methods(pair, main.config)}
     return {
         method: main if config == main.config else run_method(pair, request, config)
         for method, config in configs.items()

@@ -86,11 +86,13 @@ def joined(pair: Pair, given: dict[str, Any]) -> tuple[Pair, str]:
 
     named = given["drafter"]
     try:
-        named = choose(given["target"], say) if named == AUTO else named
+        named = choose(given["target"], named, say)
+        if named is None:
+            return pair, ""
         drafter = drafter_for(named, pair.target, given["confidence_threshold"])
     except ValueError as error:
         return replace(pair, drafter_name=None if named == AUTO else named), str(error)
-    return replace(pair, drafter=drafter, drafter_name=named), ""
+    return replace(pair, drafter=drafter, drafter_name=str(named)), ""
 
 
 def folder_of(pair: Pair) -> Path | None:

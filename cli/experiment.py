@@ -21,7 +21,7 @@ from reanchor.benchmark.pass_latency import PassLatency
 from reanchor.benchmark.peers import peer
 from reanchor.benchmark.runners import EngineRunner, HuggingFaceRunner, MethodRunner
 from reanchor.benchmark.sweep import Sweep
-from reanchor.config import RULES, DecodeConfig, SamplingConfig
+from reanchor.config import OWN_RULES, DecodeConfig, ReAnchorRules, SamplingConfig
 from reanchor.datasets import SUITES, PromptSet, load_file, load_set
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.loading import Pair
@@ -34,7 +34,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dflash": {"method": "dflash", "carryover": False},
     "reanchor": {"method": "reanchor", "carryover": False},
     "ddtree": {"method": "ddtree", "carryover": False},
-    "auto": {"method": "auto", "carryover": False, **{rule: getattr(DecodeConfig, rule) for rule in RULES}},
+    "auto": {
+        "method": "auto",
+        "carryover": False,
+        **{rule: getattr(ReAnchorRules, rule) for rule in OWN_RULES},
+    },
     "carryover": {"method": "dflash", "carryover": True},
     "carryover-reanchor": {"method": "reanchor", "carryover": True},
 }
@@ -57,7 +61,7 @@ class RunSpec:
     choice_seed: int
 
     def bench(self, pair: Pair, conversation: Conversation, methods: Sequence[MethodRunner]) -> Bench:
-        target = SpeculativeDecoder(pair.target, None, self.decode).target
+        target = SpeculativeDecoder(pair.target, None, self.decode.having(method="plain")).target
         return Bench(methods, conversation, Gate(target), self.sampling, target.context_length)
 
 
@@ -135,7 +139,7 @@ def methods_of(pair: Pair, terms: RunSpec, study: Experiment) -> list[MethodRunn
     methods = terms.methods or default_methods(pair.drafter)
     if not any(method in PLAIN for method in methods):
         raise ValueError("nothing to compare with: --method hf or --method plain must be among the methods")
-    ruled = [*terms.decode.rules_given(), *(each.knob for each in study.sweeps if each.knob in RULES)]
+    ruled = [*terms.decode.rules.changed(), *(each.knob for each in study.sweeps if each.knob in OWN_RULES)]
     if ruled and not any(SETTINGS.get(method, {}).get("method") == "reanchor" for method in methods):
         raise ValueError(
             f"{ruled[0]} is a rule of method 'reanchor', which is not among {', '.join(methods)}: add --method "
@@ -153,7 +157,7 @@ def methods_of(pair: Pair, terms: RunSpec, study: Experiment) -> list[MethodRunn
 def method_runner(method: str, pair: Pair, decode: DecodeConfig) -> MethodRunner:
     if method == "hf":
         return HuggingFaceRunner("hf", pair.target)
-    return EngineRunner(method, pair.target, pair.drafter, replace(decode, **SETTINGS[method]))
+    return EngineRunner(method, pair.target, pair.drafter, decode.having(**SETTINGS[method]))
 
 
 def engines_of(methods: Sequence[MethodRunner]) -> dict[str, Any]:
@@ -164,8 +168,8 @@ def engines_of(methods: Sequence[MethodRunner]) -> dict[str, Any]:
 def default_methods(drafter: Any) -> tuple[str, ...]:
     """The methods of a run that names none: all that the drafter allows."""
     if drafter is None:
-        return PLAIN
-    learned = ("carryover", "carryover-reanchor") if getattr(drafter, "carryover", False) else ()
+        return (*PLAIN, "auto")
+    learned = ("carryover", "carryover-reanchor") if drafter.carryover else ()
     return (*PLAIN, "dflash", "reanchor", "ddtree", "auto", *learned)
 
 

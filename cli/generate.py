@@ -50,7 +50,9 @@ def generate(**given: Any) -> None:
 def answer(text: str, config: DecodeConfig, sampling: SamplingConfig, given: dict[str, Any]) -> None:
     with console.status("Loading"):
         pair = load(config, given)
-    config = config.on(pair.target.device.type)
+    from reanchor.decoder import resolve_method
+
+    config = resolve_method(config, pair.drafter, pair.target.device.type)
     from .answer import AnswerStream
     from .decode_run import Request, run_method
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
+
+from reanchor.config import ReAnchorRules, parse_rules
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
@@ -20,6 +22,9 @@ def options(config: type, without: tuple[str, ...] = ()) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         for knob in reversed([each for each in fields(config) if each.name not in without]):
             flag = "--" + knob.name.replace("_", "-")
+            if is_dataclass(hints[knob.name]):
+                command = rule_option(command)
+                continue
             kind = option_type(hints[knob.name])
             command = click.option(
                 f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
@@ -33,6 +38,19 @@ def options(config: type, without: tuple[str, ...] = ()) -> Callable[[F], F]:
     return decorate
 
 
+def rule_option(command: F) -> F:
+    """--rule NAME=VALUE, for the rules of method reanchor."""
+    rules = "; ".join(f"{each.name}: {each.metadata['help']}" for each in fields(ReAnchorRules))
+    text = f"A rule of method reanchor; may be given again. {rules}"
+    return click.option(
+        "--rule",
+        "rules",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help=text,
+    )(command)
+
+
 def option_type(hint: Any) -> Any:
     """The click type of a field's annotation; None as a value stands for an option that isn't given."""
     if get_origin(hint) in (Union, UnionType):
@@ -42,6 +60,8 @@ def option_type(hint: Any) -> Any:
 
 def config_from(config: type[C], given: dict[str, Any]) -> C:
     """Build a config of its own options, removing them from `given`; a field without one has its default."""
+    if isinstance(given.get("rules"), tuple):
+        given["rules"] = parse_rules(given["rules"])
     named = [knob.name for knob in fields(config) if knob.name in given]  # type: ignore[arg-type]
     return config(**{name: given.pop(name) for name in named})
 
@@ -49,7 +69,10 @@ def config_from(config: type[C], given: dict[str, Any]) -> C:
 PAIR = (
     click.option("--target", default="demo", show_default=True, help="Folder, .gguf file, hub id, or demo."),
     click.option(
-        "--drafter", default="demo", show_default=True, help="Folder, hub id, demo, demo-carryover, or auto."
+        "--drafter",
+        default="default",
+        help="Folder, hub id, demo, demo-carryover, auto (the published one for the target), or none (method auto "
+        "with the sources that need no draft).  [default: demo for the demo target, else none]",
     ),
     click.option(
         "--dtype", help="float32, bfloat16, float16 or float64.  [default: float32 on a CPU, else bfloat16]"

@@ -10,7 +10,7 @@ from reanchor.benchmark.aggregation import Cell
 from reanchor.benchmark.findings import MEAN, AblationResult, break_even, findings
 from reanchor.benchmark.pass_latency import PassLatency
 from reanchor.benchmark.sweep import Sweep, worded
-from reanchor.config import DEFAULT_NODES
+from reanchor.methods import METHODS
 
 from .cells import entry, speed
 from .data_table import DataTable
@@ -81,7 +81,9 @@ def sweep_grid(found: Sequence[Cell], sweep: Sweep, temperature: float) -> DataT
             row += ["–"] * len(figures) if cell is None else sweep_texts(cell)
         grid.add(worded(value), *row)
     if sweep.knob == "max_nodes" and None in sweep.values and "ddtree" in sweep.methods:
-        grid.notes.append(f"ddtree without a budget of ours has its own: {DEFAULT_NODES['ddtree']} nodes.")
+        grid.notes.append(
+            f"ddtree without a budget of ours has its own: {METHODS['ddtree'].default_nodes} nodes."
+        )
     return grid
 
 

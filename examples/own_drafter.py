@@ -1,11 +1,11 @@
 """A drafter of your own is three methods. This one copies from a text that the answer is likely to repeat."""
 
-from reanchor import ReAnchorGenerator
+from reanchor import Drafter, ReAnchorGenerator
 from reanchor.core import Draft
 from reanchor.loading import load_target
 
 
-class Copying:
+class Copying(Drafter):
     tap_layers = ()  # it reads no hidden states of the target
     block_size, proposals = 9, 8
 

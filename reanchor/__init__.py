@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from reanchor.config import SamplingConfig as SamplingConfig
     from reanchor.core import Round as Round
     from reanchor.decoder import SpeculativeDecoder as SpeculativeDecoder
+    from reanchor.drafters.base import Drafter as Drafter
     from reanchor.generator import ReAnchorGenerator as ReAnchorGenerator
     from reanchor.generator import ReAnchorOutput as ReAnchorOutput
     from reanchor.stats import Stats as Stats
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 # public name -> module; loaded at first use, so that the command line answers --help at once
 _HOME = {
     "DecodeConfig": "config",
+    "Drafter": "drafters.base",
     "ReAnchorGenerator": "generator",
     "ReAnchorOutput": "generator",
     "Round": "core",
@@ -24,9 +26,11 @@ _HOME = {
     "SpeculativeDecoder": "decoder",
     "Stats": "stats",
     "load_drafter": "drafters.load",
+    "speculative": "generator",
 }
 __all__ = [
     "DecodeConfig",
+    "Drafter",
     "ReAnchorGenerator",
     "ReAnchorOutput",
     "Round",
@@ -34,6 +38,7 @@ __all__ = [
     "SpeculativeDecoder",
     "Stats",
     "load_drafter",
+    "speculative",
 ]
 
 

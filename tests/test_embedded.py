@@ -44,7 +44,7 @@ def plain(demo_pair, prompts) -> list[list[int]]:
 @pytest.mark.parametrize("verifier_path", ["off", "attach"])
 def test_identical_tokens_and_fewer_passes(demo_pair, prompts, plain, verifier_path):
     decoder = SpeculativeDecoder(
-        demo_pair.target, demo_pair.drafter, DecodeConfig("reanchor", verifier_path=verifier_path)
+        demo_pair.target, demo_pair.drafter, DecodeConfig.of(method="reanchor", verifier_path=verifier_path)
     )
     passes = 0
     for ids, expected in zip(prompts, plain, strict=True):

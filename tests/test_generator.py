@@ -34,7 +34,7 @@ def model():
 def generator(model, request):
     drafter = ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, NEW), "second")
     knobs = {"reanchor": {"verifier_path": "attach"}, "auto": {"max_nodes": 12}}[request.param]
-    return ReAnchorGenerator(model, drafter, config=DecodeConfig(request.param, **knobs))
+    return ReAnchorGenerator(model, drafter, config=DecodeConfig.of(request.param, **knobs))
 
 
 def char_tokenizer() -> PreTrainedTokenizerFast:
@@ -78,7 +78,9 @@ def test_prefix_dependent_processors_equal_hf(model, rule):
         ("right", PROMPT.tolist() + plain),
     ):
         generator = ReAnchorGenerator(
-            model, ScriptedDrafter(script, mode), config=DecodeConfig("reanchor", verifier_path="path")
+            model,
+            ScriptedDrafter(script, mode),
+            config=DecodeConfig.of(method="reanchor", verifier_path="path"),
         )
         assert torch.equal(generator.generate(PROMPT[None], **options), expected)
 

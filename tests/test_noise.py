@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopPLogitsWarper
 
-from reanchor.core import BASELINE, VerifyResult
-from reanchor.loop import retained_states
+from reanchor.core import BASELINE, Retained, VerifyResult
+from reanchor.decode_state import DecodeState
+from reanchor.drafting import predicted_states
 from reanchor.noise import SamplingNoise
 from reanchor.proposal import TreeBuilder
 from reanchor.sampling import TokenSelector
@@ -16,6 +17,11 @@ from reanchor.target import TargetOutput
 PROMPT, SIZE = torch.tensor([1, 2]), 300
 LOGITS = 3 * torch.randn(12, SIZE, generator=torch.Generator().manual_seed(0))
 RULES = [TemperatureLogitsWarper(0.8), TopPLogitsWarper(0.9)]
+
+
+def coupled(selector: TokenSelector) -> DecodeState:
+    """The state of a decode whose drafts know the noise; nothing else of it is read."""
+    return DecodeState(None, None, None, selector, "coupled", 0, Retained(), False)
 
 
 def drawn(selector: TokenSelector, look) -> list[int]:
@@ -29,8 +35,8 @@ def drawn(selector: TokenSelector, look) -> list[int]:
 
 LOOKS = {
     "background looks": lambda selector: None,
-    "one looks far": lambda selector: selector.times.at(9),
-    "one looks here and there": lambda selector: [selector.times.at(place) for place in (3, 0, 5)],
+    "one looks far": lambda selector: selector.noise.row(9),
+    "one looks here and there": lambda selector: [selector.noise.row(place) for place in (3, 0, 5)],
 }
 
 
@@ -74,7 +80,9 @@ def test_retained_tokens_are_what_the_target_goes_on_to_draw():
     selector.commit(token)
     result = VerifyResult([0], [token], [token] * len(LOGITS), False)
     nodes = list(range(1, len(LOGITS)))
-    retained = retained_states(nodes, builder.freeze(), result, TargetOutput(LOGITS, LOGITS), selector)
+    retained = predicted_states(
+        nodes, builder.freeze(), result, TargetOutput(LOGITS, LOGITS), coupled(selector)
+    )
     for row, foreseen in zip(LOGITS[1:], retained.tokens, strict=True):
         assert selector.select_next(row) == foreseen
         selector.commit(foreseen)
@@ -103,7 +111,7 @@ def test_scores_that_are_no_numbers_are_refused():
 def test_times_are_exponential():
     times = SamplingNoise(torch.Generator().manual_seed(0), torch.device("cpu"))
     times.size = 20_000
-    rows = torch.stack([times.at(place) for place in range(3)])
+    rows = torch.stack([times.row(place) for place in range(3)])
     assert rows.mean(1).tolist() == pytest.approx([1.0] * 3, abs=0.03) and float(rows.min()) > 0
     assert abs(float(torch.corrcoef(rows)[0, 1])) < 0.03
 
@@ -115,13 +123,13 @@ def test_two_decodes_that_take_turns_never_share_a_number():
     for turn in range(12):
         times = both[turn % 2]
         times.size = SIZE
-        times.at(turn % 4)
-        rows.append(times.at(0))
+        times.row(turn % 4)
+        rows.append(times.row(0))
         others.append(torch.empty(1, SIZE).exponential_()[0])
         times.advance()
-    left = [times.at(place) for times in both for place in range(len(times.rows))]
+    left = [times.row(place) for times in both for place in range(len(times.rows))]
     for times in both:
-        times.close()
+        times.restore_unused()
     drawn_at_last = [torch.empty(1, SIZE).exponential_()[0]]
     everything = torch.stack([*rows, *others, *left, *drawn_at_last])
     assert len(torch.unique(everything[:, 0])) == len(everything)

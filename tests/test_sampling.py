@@ -37,7 +37,10 @@ def draws(model, rules: LogitsProcessorList, config: DecodeConfig, count: int = 
     return counts
 
 
-CONFIGS = {"dflash": DecodeConfig("dflash"), "reanchor": DecodeConfig("reanchor", verifier_path="attach")}
+CONFIGS = {
+    "dflash": DecodeConfig("dflash"),
+    "reanchor": DecodeConfig.of(method="reanchor", verifier_path="attach"),
+}
 
 
 @pytest.mark.parametrize("method", CONFIGS)

@@ -100,8 +100,8 @@ class Peeping(random.Random):
 BROKEN = {
     "residual of drawing with replacement": (reanchor.verification, "without", put_back),
     "residual not renormalised": (reanchor.verification, "residual", not_renormalised),
-    "not drawn": (reanchor.proposal.rule, "grow_by_draws", likeliest_first),
-    "a shape that knows the token": (reanchor.proposal.rule, "grow_by_draws", peeping),
+    "not drawn": (reanchor.proposal.ddtree, "grow_by_draws", likeliest_first),
+    "a shape that knows the token": (reanchor.proposal.ddtree, "grow_by_draws", peeping),
 }
 
 

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from reanchor.core import Draft, Retained
+from reanchor.drafters.base import Drafter
 
 VOCAB = 64
 SHAPE = {
@@ -65,7 +66,7 @@ def tiny_target(family: str = "qwen3", seed: int = 1, dtype: torch.dtype = torch
     return model
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(Drafter):
     """Drafts a known continuation with planned mistakes.
 
     mode: `right` drafts the script; `wrong` never does; `second` is wrong at every third position and right

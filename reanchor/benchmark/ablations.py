@@ -101,7 +101,7 @@ def ablation_methods(
     """Plain decoding, against which all are judged, and every variant of `base`."""
     made: list[MethodRunner] = [EngineRunner("plain", model, None, replace(base, method="plain"))]
     for variant in ablation.variants:
-        config = replace(base, **{"method": "reanchor", **variant.settings})
+        config = base.having(**{"method": "reanchor", **variant.settings})
         if variant.counter is None:
             made.append(EngineRunner(variant.name, model, drafter, config))
         else:

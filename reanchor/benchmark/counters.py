@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from reanchor.core import Draft, Round
+from reanchor.drafters.base import Drafter, WrappedDrafter
 from reanchor.proposal.matching import sites
 
 
-class CountingDrafter:
+class CountingDrafter(WrappedDrafter):
     """A drafter that leaves its last draft to be looked at."""
 
-    def __init__(self, drafter: Any) -> None:
-        self.drafter = drafter
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(drafter)
         self.last: Draft | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.drafter, name)
 
     def draft(self, *args: Any, **kwargs: Any) -> Draft:
         self.last = self.drafter.draft(*args, **kwargs)

@@ -5,15 +5,15 @@ budget. Methods without the knob run once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, fields
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from reanchor.benchmark.runners import EngineRunner, HuggingFaceRunner, MethodRunner
-from reanchor.config import DEFAULT_NODES, DecodeConfig
+from reanchor.config import DecodeConfig, ReAnchorRules, parse_value
 from reanchor.drafters.base import Drafter
+from reanchor.methods import METHODS
 
 UNLIMITED = "none"
 ONCE = ("hf", "plain", "dflash")  # no tree, so nothing to sweep over
@@ -28,7 +28,7 @@ class Sweep:
     def name(self, method: str, value: Any) -> str:
         """Says the real budget: ddtree has an end of its own where it is given none."""
         if value is None and self.knob == "max_nodes" and method == "ddtree":
-            value = DEFAULT_NODES[method]
+            value = METHODS[method].default_nodes
         return f"{method} {self.knob}={worded(value)}"
 
     def runs(self) -> list[tuple[str, str, Any]]:
@@ -50,30 +50,17 @@ def parse(text: str, methods: Sequence[str] = ()) -> Sweep:
     """
     knob, _, listed = text.partition("=")
     knob = knob.strip().replace("-", "_")
-    known = [each.name for each in fields(DecodeConfig) if each.name != "method"]
+    known = [each.name for config in (DecodeConfig, ReAnchorRules) for each in fields(config)]
+    known = [name for name in known if name not in ("method", "rules")]
     if knob not in known or not listed:
         raise ValueError(f"--sweep takes KNOB=VALUE,VALUE with a knob of {', '.join(known)}, got {text!r}")
-    hint = get_type_hints(DecodeConfig)[knob]
-    values = tuple(value_of(hint, part.strip(), text) for part in listed.split(","))
+    owner = DecodeConfig if knob in DecodeConfig.__dataclass_fields__ else ReAnchorRules
+    values = tuple(parse_value(owner, knob, part.strip()) for part in listed.split(","))
     for value in values:
-        replace(DecodeConfig("ddtree"), **{knob: value})  # which refuses no knob
+        DecodeConfig("ddtree").having(**{knob: value})  # which refuses no knob
     usual = ("reanchor", "ddtree") if knob == "max_nodes" else ("reanchor",)
     swept = tuple(method for method in methods if method not in ONCE) or usual
     return Sweep(knob, tuple(dict.fromkeys(values)), swept)
-
-
-def value_of(hint: Any, text: str, whole: str) -> Any:
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if text == UNLIMITED and type(None) in kinds:
-        return None
-    if bool in kinds:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    if int in kinds:
-        try:
-            return int(text)
-        except ValueError as error:
-            raise ValueError(f"--sweep {whole}: {text!r} is no whole number") from error
-    return text
 
 
 def sweep_methods(
@@ -90,10 +77,10 @@ def sweep_methods(
         if method == "hf" and method in once:
             made.append(HuggingFaceRunner("hf", model))
         elif method in once:
-            made.append(EngineRunner(method, model, drafter, replace(base, **settings[method])))
+            made.append(EngineRunner(method, model, drafter, base.having(**settings[method])))
     for sweep in sweeps:
         for name, method, value in sweep.runs():
-            config = replace(base, **{**settings[method], sweep.knob: value})
+            config = base.having(**{**settings[method], sweep.knob: value})
             made.append(EngineRunner(name, model, drafter, config))
     return made
 

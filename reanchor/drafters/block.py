@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from reanchor.argmax import argmax
 from reanchor.attention.table import Attention
 from reanchor.core import Draft, Retained
-from reanchor.drafters.base import Carry, CoupleFunction, DrawFunction
+from reanchor.drafters.base import Carry, CoupleFunction, Drafter, DrawFunction
 from reanchor.drafters.block_mask import BlockLayout, block_mask, layout_blocks
 from reanchor.drafters.body import DrafterBody
 from reanchor.drafters.context import ContextCache
@@ -38,8 +38,10 @@ def topk_log_probs(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return torch.cat([each.values for each in found]), torch.cat([each.indices for each in found])
 
 
-class BlockDrafter(nn.Module):
+class BlockDrafter(nn.Module, Drafter):
     """All blocks of a round in one pass over one shared context; parts beyond the body are optional."""
+
+    supports_coupling = True
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
@@ -63,9 +65,8 @@ class BlockDrafter(nn.Module):
             rank = config.markov.rank if config.markov else 0
             self.confidence_head = ConfidenceHead(config.confidence, hidden, rank)
         self.tap_layers, self.block_size = config.tap_layers, config.block_size
-        self.proposals = config.proposals
+        self.proposals, self.carryover = config.proposals, config.carryover
         self.groups = config.heads // config.kv_heads
-        self.supports_coupling = True  # it can draft what the numbers of the target's draw favour
         self.confidence_threshold = 0.0  # proposals from the first less sure on are not made; 0 makes all
         self.borrowed: tuple[Any, Any] = (None, None)
         self.attention = Attention()  # what attends to blocks; replace it to choose
@@ -92,6 +93,9 @@ class BlockDrafter(nn.Module):
                 pack([weight])
         return self
 
+    def precision(self) -> str:
+        return str(self.dtype)
+
     @property
     def dtype(self) -> torch.dtype:
         return self.body.norm.weight.dtype
@@ -99,11 +103,6 @@ class BlockDrafter(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.body.norm.weight.device
-
-    @property
-    def carryover(self) -> bool:
-        """Was it trained to read rejected states?"""
-        return self.config.carryover
 
     @property
     def logits_head(self) -> LogitsHead | None:

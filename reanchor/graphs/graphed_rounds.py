@@ -22,6 +22,7 @@ from reanchor.graphs import device_selector
 from reanchor.graphs.device_selector import DeviceSelector
 from reanchor.graphs.round_graphs import HEADER, DraftGraph, VerifyGraph
 from reanchor.graphs.round_state import RoundState
+from reanchor.methods import METHODS
 from reanchor.proposal.device_tree import ATTACH, tree_of
 from reanchor.sampling import TokenSelector
 from reanchor.target import Target
@@ -43,16 +44,18 @@ def graphs_refusal(target: Target, drafter: Drafter, config: DecodeConfig) -> st
     """Why no decode of these can have whole rounds; None: it can."""
     if not isinstance(target, FusedTarget):
         return "the target runs by transformers' forward"
-    if config.method not in ("plain", "dflash", "reanchor"):
+    if not METHODS[config.method or "plain"].graphed:
         return f"method {config.method} makes its trees on the host"
-    if config.attach not in ATTACH or config.scope != "full" or config.verifier_path != "off":
+    if (
+        config.rules.attach not in ATTACH
+        or config.rules.scope != "full"
+        or config.rules.verifier_path != "off"
+    ):
         return "attach, scope and verifier_path other than the method's own are the host's"
     if config.carryover:
         return "rejected states are carried over"
     if isinstance(drafter, NoDrafter):
         return None
-    if not hasattr(drafter, "static_draft_refusal"):
-        return f"{type(drafter).__name__} has no draft of fixed shapes"
     return drafter.static_draft_refusal()
 
 

@@ -14,6 +14,7 @@ from reanchor.fused.fused_target import FusedTarget
 from reanchor.fused.graph_runner import CapturedGraph, GraphCallable
 from reanchor.graphs.device_selector import DeviceSelector
 from reanchor.graphs.round_state import RoundState
+from reanchor.methods import METHODS
 from reanchor.proposal.device_tree import (
     DeviceTree,
     DeviceVerifyResult,
@@ -35,7 +36,9 @@ class DraftGraph(CapturedGraph):
 
     def run(self) -> None:
         blocks, lengths = self.draft.run(self.state.fed)
-        self.state.grow(assemble_on_device(blocks, lengths, self.state.depth, self.nodes, self.config.attach))
+        self.state.grow(
+            assemble_on_device(blocks, lengths, self.state.depth, self.nodes, self.config.rules.attach)
+        )
 
     def changes(self) -> Sequence[Tensor]:
         return [self.draft.projected]
@@ -87,8 +90,8 @@ class VerifyGraph(CapturedGraph):
         self.length += kept.count
 
     def retained(self, tree: DeviceTree, result: DeviceVerifyResult) -> tuple[Tensor, Tensor]:
-        if self.config.method == "reanchor":
-            return rejected_on_device(tree, result, self.config.retention)
+        if METHODS[self.config.method or "plain"].retains:
+            return rejected_on_device(tree, result, self.config.rules.retention)
         return torch.zeros_like(result.path), torch.zeros_like(result.count)
 
     def report(

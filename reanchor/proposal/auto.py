@@ -12,15 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from reanchor.core import Draft, Plan, Retained, Tree, VerifyResult
-from reanchor.proposal.latency import LatencyModel
 from reanchor.proposal.mixture import SourceMixture
 from reanchor.proposal.planner import RoundPlanner
+from reanchor.proposal.proposer import ProposerSetting, TopCandidates
 from reanchor.proposal.retention import first_children
 from reanchor.proposal.sources import (
     LOOKUP_CONTEXT,
     CandidateSet,
     CoupledSource,
-    NoiseAt,
     Probabilities,
     PromptLookup,
     RecycledTokens,
@@ -33,7 +32,6 @@ from reanchor.proposal.tree_builder import TreeBuilder
 
 CANDIDATES = 16  # of the drafter, at every position of a block
 PREVIEW_NODES = 16  # nodes of the tree that is grown to see what a round is worth without a draft
-RECYCLED_TOP_K = 8  # of the target's candidates at every node, kept for later rounds
 
 Offer = tuple[float, int, int]  # price, token, origin
 
@@ -41,18 +39,17 @@ Offer = tuple[float, int, int]  # price, token, origin
 class AutoProposer:
     """What one decode has learnt, and the trees it makes of it.
 
-    A round calls plan, assemble and learn, in this order. With costs, sizes are chosen for speed, up to `max_nodes`;
+    A round calls plan, assemble and observe, in this order. With costs, sizes are chosen for speed, up to `max_nodes`;
     without, every tree has max_nodes nodes and every block is drafted.
     """
 
-    def __init__(
-        self,
-        prompt: Sequence[int],
-        max_nodes: int,
-        costs: LatencyModel | None = None,
-        sampled: bool = False,
-        times: NoiseAt | None = None,
-    ) -> None:
+    top_k = CANDIDATES
+    draws_drafts = True
+
+    def __init__(self, setting: ProposerSetting) -> None:
+        prompt, sampled, costs = setting.prompt, setting.sampled, setting.latency
+        times, max_nodes = setting.noise, setting.config.node_budget or 1
+        self.max_shifts, self.drafts = setting.config.rules.max_shifts, setting.drafts
         self.prices, self.recall, self.text = SourceMixture(sampled=sampled), RecycledTokens(), PromptLookup()
         if costs is not None:  # what earlier decodes learnt
             self.prices = costs.experience.prices = costs.experience.prices or self.prices
@@ -63,7 +60,7 @@ class AutoProposer:
         self.states: list[Probabilities] = []  # the target's candidates at the retained states
         self.sources: list[Source] = []
         self.max_nodes, self.costs = max_nodes, costs
-        self.planner = RoundPlanner(costs) if costs is not None else None
+        self.planner = RoundPlanner(costs, setting.drafts) if costs is not None else None
         self.current = Plan("plain", 0, "fixed")
         self.known = self.drafted = 0.0  # what this round's trees are worth without and with a draft
         self.committed = 1  # tokens of the last round
@@ -76,6 +73,8 @@ class AutoProposer:
         self.noise_is_predictable = True
         if self.planner is None:
             self.current = Plan("shifted" if shifts else "baseline", 1 + shifts, "fixed")
+            if not self.drafts:
+                self.current = Plan("lookup", 0, "fixed")
             if not max_depth:
                 self.current = Plan("plain", 0, "fixed")
             return self.current
@@ -89,7 +88,7 @@ class AutoProposer:
         return self.current
 
     def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
-        """The best tree for this round's draft. Its paths are left out: `rejected` finds the one it needs."""
+        """The best tree for this round's draft. Its paths are left out: `retain` finds the one it needs."""
         # confidence is of being the target's favourite, which it need not draw
         blocks = draft_sources(replace(draft, confidence=None) if self.sampled else draft)
         self.sources = [*(blocks if draft.coupled else self._raced(blocks)), *self._standing()]
@@ -141,22 +140,18 @@ class AutoProposer:
             node = tree.parents[node]
         return [*self.text.text[-LOOKUP_CONTEXT:-1], *reversed(below)]
 
-    def rejected(self, tree: Tree, result: VerifyResult) -> list[int]:
-        """The nodes whose states the next round reads."""
+    def prepare(self, draft: Draft) -> Draft:
+        return draft
+
+    def retain(self, tree: Tree, result: VerifyResult) -> list[int]:
         return first_children(tree, result)
 
-    def learn(
-        self,
-        tree: Tree,
-        result: VerifyResult,
-        beliefs: Callable[[], Sequence[Probabilities]],
-        kept: Sequence[int],
+    def observe(
+        self, tree: Tree, result: VerifyResult, candidates: TopCandidates, retained: Sequence[int]
     ) -> None:
-        """After a round: earn the shares, remember the target's candidates at every node. beliefs() is [N]; kept:
-        the nodes whose states are retained.
-        """
+        """Update the source weights, and keep the target's candidates at every node. candidates(): [N]."""
         self.states, self.noise_is_predictable = [], False
-        self._learn_prices(tree, result, beliefs(), kept)
+        self._learn_prices(tree, result, candidates(), retained)
         self.text.extend(result.tokens)
         if self.planner is not None and tree.values:
             shifted = sum(tree.origins[node] > 0 for node in result.path)

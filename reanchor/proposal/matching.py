@@ -37,7 +37,9 @@ def choose_site(
         return offset if offset in found else None
     if rule == "random":
         return rng.choice(found)
-    return max(found, key=lambda t: (_agreement(baseline[t:], block), -t))
+    if rule == "longest":
+        return max(found, key=lambda t: (_agreement(baseline[t:], block), -t))
+    raise ValueError(f"attach rule {rule!r} is not there: earliest, fixed, longest, random or all")
 
 
 def _agreement(left: list[int], right: list[int]) -> int:

@@ -29,8 +29,8 @@ THROUGHPUT_RATE = 0.05  # weight of the newest round in the throughput
 class RoundPlanner:
     """Chooses a plan each round of one decode from what was expected and what came of it."""
 
-    def __init__(self, costs: LatencyModel) -> None:
-        self.costs, self.experience = costs, costs.experience
+    def __init__(self, costs: LatencyModel, drafts: bool = True) -> None:
+        self.costs, self.experience, self.drafts = costs, costs.experience, drafts
         self.worth = dict(self.experience.worth)
         self.seen = dict.fromkeys(self.worth, 0)  # rounds of this decode that drafted the kind
         self.predicted = dict.fromkeys(
@@ -49,7 +49,9 @@ class RoundPlanner:
 
     def choose(self, known: Sequence[float], shifts: int) -> Plan:
         """known: values of the tree that needs no draft, best first; shifts: shifted blocks there could be."""
-        blocks = {"lookup": 0, "baseline": 1, **({"shifted": 1 + shifts} if shifts else {})}
+        blocks = {"lookup": 0}
+        if self.drafts:
+            blocks.update({"baseline": 1, **({"shifted": 1 + shifts} if shifts else {})})
         experience = self.experience
         for kind in experience.rounds_since_draft:
             experience.rounds_since_draft[kind] += 1
@@ -66,9 +68,10 @@ class RoundPlanner:
         nets = {
             "plain": 1 - throughput * self.costs.verify(1),  # first: where it is as good, it is chosen
             "lookup": net,
-            "baseline": net + worth["baseline"] - throughput * self.costs.draft(1),
         }
-        if shifts:
+        if self.drafts:
+            nets["baseline"] = net + worth["baseline"] - throughput * self.costs.draft(1)
+        if self.drafts and shifts:
             both = worth["baseline"] + worth["shifted"]
             nets["shifted"] = net + both - throughput * self.costs.draft(1 + shifts)
         name = max(nets, key=lambda each: nets[each])

@@ -13,6 +13,7 @@ from torch import Tensor
 from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Draft, Retained
 from reanchor.decoder import SpeculativeDecoder
+from reanchor.drafters.base import WrappedDrafter
 from reanchor.drafters.block import BlockDrafter
 from reanchor.training.packed import CarryoverRows, block_states
 
@@ -42,25 +43,18 @@ class ObservedDecode:
         return self.ids[self.anchors[:, None] + 1 + torch.arange(proposals, device=self.ids.device)]
 
 
-class ObservingDrafter:
+class ObservingDrafter(WrappedDrafter):
     """A drafter that keeps what it was asked and what it answered."""
 
     def __init__(self, drafter: BlockDrafter) -> None:
-        self.drafter, self.rounds = drafter, list[ObservedRound]()
-        self.tap_layers, self.block_size = drafter.tap_layers, drafter.block_size
-        self.proposals, self.carryover = drafter.proposals, drafter.carryover
-
-    def new_cache(self) -> Any:
-        return self.drafter.new_cache()
-
-    def commit(self, features: Tensor, cache: Any) -> None:
-        self.drafter.commit(features, cache)
+        super().__init__(drafter)
+        self.rounds: list[ObservedRound] = []
 
     def draft(
         self, anchor: int, retained: Retained, shifts: Sequence[int], cache: Any, *more: Any, **asked: Any
     ) -> Draft:
         position = len(cache)
-        draft = self.drafter.draft(anchor, retained, shifts, cache, *more, **asked)
+        draft = super().draft(anchor, retained, shifts, cache, *more, **asked)
         self.rounds.append(ObservedRound(position, tuple(draft.blocks[0]), retained))
         return draft
 

@@ -33,7 +33,7 @@ def run(model, prompt, script, mode, new=LONG, dense=False, forward="transformer
     """Tokens, drafts accepted per round, backends used."""
     drafter = ScriptedDrafter(script, mode)
     decoder = SpeculativeDecoder(
-        model, drafter, DecodeConfig(forward=forward, **{"method": "reanchor", **knobs})
+        model, drafter, DecodeConfig.of(forward=forward, **{"method": "reanchor", **knobs})
     )
     if dense:
         decoder.target.scope = None
@@ -123,7 +123,7 @@ def test_a_model_out_of_reach_decodes_by_its_own_attention_and_says_so(monkeypat
     assert report["used"] == ["the model's own"]
     assert "attention interface" in report["declined"]["ours"][0]
     with pytest.raises(ValueError, match="'sdpa' cannot serve this model"):
-        SpeculativeDecoder(model, None, DecodeConfig("reanchor", attention="sdpa", forward="transformers"))
+        SpeculativeDecoder(model, None, DecodeConfig("plain", attention="sdpa", forward="transformers"))
 
 
 @pytest.mark.parametrize("dialect", ["dflash", "dflash swa", "dflash2"])

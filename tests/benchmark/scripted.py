@@ -16,6 +16,7 @@ from reanchor.benchmark.runners import EngineRunner, HuggingFaceRunner
 from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Draft
 from reanchor.datasets import Prompt, PromptSet
+from reanchor.drafters.base import Drafter
 from reanchor.stats import RoundStats
 from reanchor.target import Target
 from tests.tiny import VOCAB, tiny_target
@@ -36,7 +37,7 @@ class Letters:
         return "".join(chr(token + 64) for token in tokens)
 
 
-class Oracle:
+class Oracle(Drafter):
     """Drafts the target's own continuation, wrong at positions that a multiple of `miss` divides."""
 
     tap_layers = (0, 1)

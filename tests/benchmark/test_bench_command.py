@@ -342,7 +342,7 @@ TREES = ("--method", "plain", "--method", "ddtree")
         (("--prompts", "own.jsonl", "--sweep", "graphs=maybe"), "graphs must be true or false, got 'maybe'"),
         (("--prompts", "own.jsonl", "--sweep", "sampling_mode=rejection"), "method 'reanchor' merges"),
         (
-            ("--prompts", "own.jsonl", "--method", "plain", "--attach", "fixed"),
+            ("--prompts", "own.jsonl", "--method", "plain", "--rule", "attach=fixed"),
             "which is not among plain: add",
         ),
         (

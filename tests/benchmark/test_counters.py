@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
@@ -11,12 +9,13 @@ from reanchor.benchmark.ablations import ABLATIONS, ablation_methods
 from reanchor.benchmark.counters import Agreement, Alignment, CountingDrafter, Earliest
 from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Draft, Retained, Round, Tree, VerifyResult
-from reanchor.proposal import assemble
+from reanchor.drafters.base import NoDrafter
 from tests.benchmark.scripted import Letters, Oracle
+from tests.proposal.proposers import assemble
 from tests.tiny import ScriptedDrafter, greedy, tiny_target
 
 
-class Given:
+class Given(NoDrafter):
     """A drafter that drafts what it is told."""
 
     def __init__(self, draft: Draft) -> None:
@@ -32,7 +31,7 @@ def seen(counter_type, blocks: dict[int, list[int]], truth: list[int], attach="a
     observed = CountingDrafter(Given(draft))
     observed.draft()
     retained = Retained(tuple(block[0] for offset, block in blocks.items() if offset))
-    tree = assemble(draft, retained, DecodeConfig(method=method, attach=attach), 99, random.Random(0))
+    tree = assemble(draft, retained, DecodeConfig.of(method=method, attach=attach), 99)
     counter = counter_type(observed)
     counter.see(step_of(tree, truth))
     return counter.take()
@@ -94,7 +93,7 @@ def test_agreement():
 
 def test_a_round_that_drafted_nothing_counts_nothing():
     observed = CountingDrafter(Given(Draft((0,), [[1]])))
-    tree = assemble(Draft((0,), [[1]]), Retained(), DecodeConfig("reanchor"), 9, random.Random(0))
+    tree = assemble(Draft((0,), [[1]]), Retained(), DecodeConfig("reanchor"), 9)
     counter = Alignment(observed)
     counter.see(step_of(tree, [2]))
     assert counter.take() == dict.fromkeys(Alignment.names, 0)

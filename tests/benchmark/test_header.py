@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from reanchor.benchmark import fingerprint
+from reanchor.config import ReAnchorRules
 from reanchor.datasets import SUITES
 from reanchor.loading import Pair, load_pair
 from reanchor_cli.bench import bench, run_spec
@@ -39,19 +40,20 @@ OTHERWISE = {  # every option that changes figures, given otherwise than in BASE
     "top_p": ("--top-p", "0.5"),
     "top_k": ("--top-k", "3"),
     "seed": ("--seed", "5"),
-    "attach": ("--attach", "longest"),
-    "retention": ("--retention", "longest"),
-    "scope": ("--scope", "in_block"),
-    "verifier_path": ("--verifier-path", "path"),
-    "carryover_shifted": ("--carryover-shifted",),
+    "attach": ("--rule", "attach=longest"),
+    "retention": ("--rule", "retention=longest"),
+    "scope": ("--rule", "scope=in_block"),
+    "verifier_path": ("--rule", "verifier_path=path"),
+    "carryover_shifted": ("--rule", "carryover_shifted=true"),
     "sampling_mode": ("--sampling-mode", "exact-match"),
-    "max_shifts": ("--max-shifts", "1"),
+    "max_shifts": ("--rule", "max_shifts=1"),
     "max_nodes": ("--max-nodes", "5"),
     "attention": ("--attention", "sdpa"),
-    "forward": ("--forward", "hf"),
+    "forward": ("--forward", "transformers"),
     "graphs": ("--graphs",),
-    "attach_seed": ("--attach-seed", "3"),
+    "attach_seed": ("--rule", "attach_seed=3"),
 }
+ALIAS = dict.fromkeys(ReAnchorRules.__dataclass_fields__, "rules")  # they have one option together
 BASE = ("--prompts", "own.jsonl")
 MADE: list[dict[str, Any]] = []  # the header of BASE, once
 
@@ -93,7 +95,7 @@ def header(pair: Pair, *arguments: str) -> dict[str, Any]:
 
 def test_every_option_is_known_to_this_file():
     options = {option.name for option in bench.params}
-    assert options == PLACES | WITHOUT_FIGURES | OTHERWISE.keys()
+    assert options == PLACES | WITHOUT_FIGURES | {ALIAS.get(name, name) for name in OTHERWISE}
 
 
 @pytest.mark.parametrize("option", OTHERWISE)

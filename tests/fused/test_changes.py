@@ -264,7 +264,7 @@ def test_a_changed_gemma_is_followed(name, change, when, monkeypatch):
 
 def test_the_lean_stack_by_name_refuses_a_model_hooked_since():
     model = tiny_target("qwen3")
-    decoder = SpeculativeDecoder(model, None, DecodeConfig("reanchor", forward="fused"))
+    decoder = SpeculativeDecoder(model, None, DecodeConfig("plain", forward="fused"))
     hook_perceptron(model)
     with pytest.raises(ValueError, match="forward 'fused' cannot run .*hook"):
         decoder.decode(PROMPT)

@@ -32,7 +32,7 @@ NEW = 24
 
 
 def steps(model, drafter, **knobs):
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(**{"method": "reanchor", **knobs}))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig.of(**{"method": "reanchor", **knobs}))
     made = list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=NEW)))
     return [token for step in made for token in step.tokens], [step.accepted for step in made], decoder
 

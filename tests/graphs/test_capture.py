@@ -45,8 +45,8 @@ def made(decoder) -> dict:
 def same_captured(model, drafter, prompt, new: int = 64, least: int = 10, **knobs):
     """Decode by the host and captured; the decoder that captured."""
     terms = {"method": "reanchor", "forward": "fused", **knobs}
-    expected = played(SpeculativeDecoder(model, drafter, DecodeConfig(**terms)), prompt, new)
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig(**terms, graphs=True))
+    expected = played(SpeculativeDecoder(model, drafter, DecodeConfig.of(**terms)), prompt, new)
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig.of(**terms, graphs=True))
     for _ in range(2):  # rows that grew in the first are there in the second
         assert played(decoder, prompt, new) == expected
     report, held = decoder.forward_report()["graphs"], made(decoder)

@@ -44,7 +44,7 @@ def few_tokens(seed: int = 1) -> LlamaForCausalLM:
 def decode(model, drafter, prompt=PROMPT, new=48, end_ids=(), **knobs):
     """All that steps say, and the decoder."""
     decoder = SpeculativeDecoder(
-        model, drafter, DecodeConfig(forward="fused", **{"method": "reanchor", **knobs})
+        model, drafter, DecodeConfig.of(forward="fused", **{"method": "reanchor", **knobs})
     )
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=new), end_ids=end_ids))
     told = [
@@ -247,7 +247,9 @@ def test_a_drafter_given_other_weights_is_followed():
 def refused(reason: str, drafter=None, selector=None, **knobs) -> None:
     model = few_tokens()
     decoder = SpeculativeDecoder(
-        model, drafter or block_drafter(model), DecodeConfig(graphs=True, **{"method": "reanchor", **knobs})
+        model,
+        drafter or block_drafter(model),
+        DecodeConfig.of(graphs=True, **{"method": "reanchor", **knobs}),
     )
     list(decoder.decode(PROMPT % FEW, SamplingConfig(max_new_tokens=12), selector=selector))
     report = decoder.forward_report()["graphs"]

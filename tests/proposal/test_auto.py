@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -15,18 +14,19 @@ from hypothesis import strategies as st
 
 import reanchor.decoder
 import reanchor.loop
+import reanchor.top_candidates
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import BASELINE, Draft, Retained, VerifyResult
 from reanchor.noise import SamplingNoise
 from reanchor.proposal import TreeBuilder
-from reanchor.proposal.assembly import assemble
-from reanchor.proposal.auto import AutoProposer, draft_sources, grow_tree
+from reanchor.proposal.auto import draft_sources, grow_tree
 from reanchor.proposal.latency import LatencyModel
 from reanchor.proposal.mixture import SourceMixture
 from reanchor.proposal.sources import CandidateSet
 from reanchor.sampling import TokenSelector
 from reanchor.stats import Recorder
 from tests import test_sampling as sampling
+from tests.proposal.proposers import assemble, auto_proposer
 from tests.tiny import FAMILIES, ScriptedDrafter, greedy, tiny_target
 
 PROMPT = torch.tensor([3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9])
@@ -52,7 +52,7 @@ class Guesser(ScriptedDrafter):
 
 
 def run(model, drafter, new=NEW, **knobs):
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig("auto", **knobs))
+    decoder = SpeculativeDecoder(model, drafter, DecodeConfig.of(method="auto", **knobs))
     return list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=new)))
 
 
@@ -159,7 +159,7 @@ def test_nothing_proposed_depends_on_what_the_target_is_about_to_say(budget, ter
 
 def test_assembling_changes_nothing_that_was_learnt():
     draft = Draft((0,), [[2, 3]], torch.tensor([[[3, 4]]]), torch.tensor([[[0.6, 0.3]]]).log())
-    small, large = AutoProposer([1, 2, 3, 1, 2], 4), AutoProposer([1, 2, 3, 1, 2], 8)
+    small, large = auto_proposer([1, 2, 3, 1, 2], 4), auto_proposer([1, 2, 3, 1, 2], 8)
     trees = []
     for auto in (small, large, large):
         before = copy.deepcopy((auto.prices.shares, auto.recall.known, auto.text.followers))
@@ -200,12 +200,12 @@ def test_costs_choose_the_size_and_nothing_else(steep, monkeypatch):
 
 def test_what_the_target_said_at_rejected_nodes_is_remembered():
     """As after full acceptance, where it is all that is left; an accepted node has the last word on its context."""
-    auto, builder = AutoProposer([1], 9), TreeBuilder(1)
+    auto, builder = auto_proposer([1], 9), TreeBuilder(1)
     for path in ([1, 5, 7], [1, 6, 5]):
         builder.insert(path, BASELINE)
     tree = builder.freeze()  # the nodes 5, 7, 6, 5 from 1 on
     believed = [{6: 0.9}, {9: 0.7}, {8: 0.6}, {5: 0.8}, {4: 0.5}]
-    auto.learn(tree, VerifyResult([0, 3, 4], [6, 5, 2], [0] * 5, False), lambda: believed, [])
+    auto.observe(tree, VerifyResult([0, 3, 4], [6, 5, 2], [0] * 5, False), lambda: believed, [])
 
     def recalled(*path):
         return {claim.source: claim.chances for claim in auto.recall.claims(path, 0)}
@@ -216,11 +216,11 @@ def test_what_the_target_said_at_rejected_nodes_is_remembered():
 
 
 def test_a_round_leaves_all_its_tokens_and_the_rows_of_the_states_that_are_retained():
-    auto, builder = AutoProposer([1], 9), TreeBuilder(1)
+    auto, builder = auto_proposer([1], 9), TreeBuilder(1)
     for path in ([1, 5, 7, 8], [1, 6]):
         builder.insert(path, BASELINE)
     believed = [{5: 0.9}, {6: 0.8}, {8: 0.7}, {9: 0.6}, {4: 0.5}]  # of the nodes 1, 5, 7, 8, 6
-    auto.learn(builder.freeze(), VerifyResult([0, 1], [5, 6], [0] * 5, False), lambda: believed, [2, 3])
+    auto.observe(builder.freeze(), VerifyResult([0, 1], [5, 6], [0] * 5, False), lambda: believed, [2, 3])
     assert auto.text.text == [1, 5, 6]
     auto.plan(0, 9)
     tree = auto.assemble(Draft((), [[6]]), Retained(), 9)
@@ -234,12 +234,12 @@ def test_a_round_leaves_all_its_tokens_and_the_rows_of_the_states_that_are_retai
 def test_every_round_races_against_its_own_times():
     """The text says 2 and 3 alike: the first round's times favour one, the second's the other."""
     rounds = [torch.tensor([1.0, 1.0, 0.1, 1.0]), torch.tensor([1.0, 1.0, 1.0, 0.1])]
-    auto = AutoProposer([1, 2, 1, 3, 1], 2, sampled=True, times=lambda _depth: rounds[0])
+    auto = auto_proposer([1, 2, 1, 3, 1], 2, sampled=True, times=lambda _depth: rounds[0])
     for favoured in (2, 3):
         auto.plan(0, 1)
         tree = auto.assemble(Draft((), [[1]]), Retained(), 1)
         assert tree.tokens == [1, favoured]
-        auto.learn(tree, VerifyResult([0], [1], [1, 1], False), lambda: [{}, {}], [])
+        auto.observe(tree, VerifyResult([0], [1], [1, 1], False), lambda: [{}, {}], [])
         rounds.pop(0)
 
 
@@ -403,13 +403,13 @@ def test_beliefs_of_a_large_vocabulary_are_its_likeliest_tokens():
     """Looked for in the likeliest blocks: the same tokens, their probabilities a little too high where it is unsure."""
     logits = torch.randn(3, 128 * 100, generator=torch.Generator().manual_seed(0))
     logits[0, 500], logits[1, 12799] = 15.0, 12.0
-    exact, tokens = logits.softmax(-1).topk(reanchor.loop.RECYCLED_TOP_K)
-    for row, believed in enumerate(reanchor.loop.top_candidates(logits)):
+    exact, tokens = logits.softmax(-1).topk(reanchor.top_candidates.RECYCLED_TOP_K)
+    for row, believed in enumerate(reanchor.top_candidates.top_candidates(logits)):
         assert list(believed) == tokens[row].tolist()
         assert all(
             chance >= known for chance, known in zip(believed.values(), exact[row].tolist(), strict=True)
         )
-    sure = reanchor.loop.top_candidates(logits)[0][500]
+    sure = reanchor.top_candidates.top_candidates(logits)[0][500]
     assert sure == pytest.approx(float(exact[0, 0]), rel=0.01)
 
 
@@ -417,7 +417,7 @@ def test_beliefs_are_of_the_temperature_that_is_sampled_at():
     logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(1))
     for temperature in (0.5, 1.0, 2.0):
         exact = (logits / temperature).softmax(-1)
-        for row, believed in enumerate(reanchor.loop.top_candidates(logits, temperature)):
+        for row, believed in enumerate(reanchor.top_candidates.top_candidates(logits, temperature)):
             assert believed == pytest.approx({token: float(exact[row, token]) for token in believed})
     selector = TokenSelector(PROMPT, 9, sample=True, processors=sampling.processors("t0.7-top-p"))
     assert selector.temperature == 0.7 and TokenSelector(PROMPT, 9, sample=True).temperature == 1.0
@@ -426,7 +426,7 @@ def test_beliefs_are_of_the_temperature_that_is_sampled_at():
 @pytest.mark.parametrize("sample, warmth", [(True, 0.7), (False, 1.0)])
 def test_a_decode_asks_for_beliefs_of_its_own_temperature(sample, warmth, monkeypatch):
     """A greedy one of the scores as they are, whatever the processors."""
-    asked, believed = [], reanchor.loop.top_candidates
+    asked, believed = [], reanchor.top_candidates.top_candidates
 
     def recorded(logits, temperature=1.0):
         asked.append(temperature)
@@ -480,7 +480,7 @@ def test_what_a_drafter_cut_off_is_no_candidate():
     draft = Draft((0,), [[7, 0]], candidates, log_probs)  # the second and third proposal are cut
     (source,) = draft_sources(draft)
     assert [bool(list(source.claims([7], depth))) for depth in range(3)] == [True, False, False]
-    tree = assemble(draft, Retained(), DecodeConfig("ddtree", max_nodes=40), 9, random.Random(0))
+    tree = assemble(draft, Retained(), DecodeConfig("ddtree", max_nodes=40), 9)
     assert max(tree.depths) == 1 and len(tree) == 5
 
 
@@ -497,7 +497,7 @@ def test_a_confidence_head_says_how_likely_a_blocks_own_tokens_are():
         pytest.approx(row) for row in ({1: 0.8, 2: 0.1}, {3: 0.9, 4: 0.0}, {5: 0.1, 6: 0.6})
     ]
     trees = [
-        AutoProposer([7], 2, sampled=sampled) for sampled in (False, True)
+        auto_proposer([7], 2, sampled=sampled) for sampled in (False, True)
     ]  # whose first node is worth as much
     for auto in trees:
         auto.plan(0, 9)
@@ -550,5 +550,5 @@ def test_a_drafter_that_overflows_leaves_nothing_in_the_prices(confident, monkey
     prices = decoder.costs().experience.prices
     assert all(0 < share < 1 for band in prices.shares for share in band.values()) and prices.sharpness >= 1
     assert max(step.accepted for step in steps) > 2
-    nothing = reanchor.loop.top_candidates(torch.full((1, 9), math.nan))
+    nothing = reanchor.top_candidates.top_candidates(torch.full((1, 9), math.nan))
     assert set(nothing[0].values()) == {0.0}

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Draft, Retained
-from reanchor.proposal import assemble, rejected_path
 from reanchor.proposal.device_tree import accept_on_device, assemble_on_device, rejected_on_device, to_host
+from reanchor.proposal.retention import rejected_path
 from reanchor.sampling import token_selector
 from reanchor.verification import verify
+from tests.proposal.proposers import assemble
 
 
 @st.composite
@@ -40,9 +41,9 @@ def rounds(draw):
 @given(case=rounds())
 def test_a_round_on_the_device_is_the_host_s(attach, retention, case):
     rows, cut, missing, nodes, max_depth, choices = case
-    config = DecodeConfig("reanchor", attach=attach, retention=retention, max_nodes=nodes)
+    config = DecodeConfig.of(method="reanchor", attach=attach, retention=retention, max_nodes=nodes)
     draft = Draft(tuple(range(len(rows))), [row[:length] for row, length in zip(rows, cut, strict=True)])
-    on_host = assemble(draft, Retained(), config, max_depth, random.Random(0))
+    on_host = assemble(draft, Retained(), config, max_depth)
 
     absent = [[7] * len(rows[0])] * missing  # rows of a batch padded to more blocks than there are
     tree = assemble_on_device(

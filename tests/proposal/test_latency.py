@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from reanchor.core import Draft, Plan, Retained
-from reanchor.proposal.auto import AutoProposer
 from reanchor.proposal.latency import LatencyModel, interpolate
 from reanchor.proposal.planner import MAX_PROBE_BLOCKS, PROBE_TIME_SHARE, RoundPlanner
 from reanchor.proposal.session_stats import PROBE_INTERVAL
+from tests.proposal.proposers import auto_proposer
 
 FLAT = {1: 1.0, 64: 1.0}  # a pass costs the same whatever its size: memory-bound
 STEEP = {1: 1.0, 64: 64.0}  # every node costs a pass: compute-bound
@@ -211,7 +211,7 @@ def test_it_comes_back_when_tries_were_held_too_dear():
     costs.experience.costs["overhead"] = 10.0
     planner, plans = RoundPlanner(costs), []
     for _ in range(1500):
-        auto = AutoProposer([1, 2, 3], 64, costs)
+        auto = auto_proposer([1, 2, 3], 64, costs)
         auto.planner, planner.costs.context = planner, 0
         draft = Draft(
             (0,), [[3, 7, 8, 9]], torch.tensor([[[7], [8], [9]]]), torch.tensor([drafts]).log()[..., None]

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from reanchor.config import DecodeConfig
 from reanchor.core import Draft, Retained, Tree, VerifyResult
-from reanchor.proposal import TreeBuilder, assemble, rejected_path
+from reanchor.proposal import TreeBuilder
 from reanchor.proposal.matching import choose_site, sites
+from reanchor.proposal.retention import rejected_path
+from tests.proposal.proposers import assemble
 
 tokens = st.integers(0, 3)  # few, so that matches are common
 blocks = st.lists(st.lists(tokens, min_size=4, max_size=4), min_size=1, max_size=5)
@@ -43,7 +45,7 @@ def test_a_tree_is_a_tree(rows, attach, verifier_path):
     tree = assemble(
         draft,
         retained,
-        DecodeConfig("reanchor", attach=attach, verifier_path=verifier_path),
+        DecodeConfig.of(method="reanchor", attach=attach, verifier_path=verifier_path),
         99,
         random.Random(1),
     )
@@ -63,7 +65,7 @@ def test_a_tree_is_a_tree(rows, attach, verifier_path):
 @given(blocks)
 def test_every_attached_path_is_in_the_trie_once(rows):
     draft, retained = draft_of(rows)
-    tree = assemble(draft, retained, DecodeConfig("reanchor"), 99, RNG)
+    tree = assemble(draft, retained, DecodeConfig("reanchor"), 99)
     expected = [rows[0]]
     for row in rows[1:]:
         if row[0] in rows[0]:
@@ -77,11 +79,11 @@ def test_every_attached_path_is_in_the_trie_once(rows):
 @given(blocks, st.integers(1, 12), st.integers(0, 6))
 def test_budget_and_depth_are_kept_and_the_baseline_comes_first(rows, budget, depth):
     draft, retained = draft_of(rows)
-    config = DecodeConfig("reanchor", max_nodes=budget, verifier_path="attach")
-    tree = assemble(draft, retained, config, depth, RNG)
+    config = DecodeConfig.of(method="reanchor", max_nodes=budget, verifier_path="attach")
+    tree = assemble(draft, retained, config, depth)
     assert len(tree) <= budget and max(tree.depths) <= depth
     assert path_tokens(tree, tree.paths[0]) == rows[0][: min(budget, depth + 1)]
-    free = assemble(draft, retained, DecodeConfig("reanchor", verifier_path="attach"), depth, RNG)
+    free = assemble(draft, retained, DecodeConfig.of(method="reanchor", verifier_path="attach"), depth)
     assert tree.tokens == free.tokens[: len(tree)]
 
 
@@ -111,9 +113,9 @@ def test_rules_choose_the_site_they_say(baseline, block, offset):
 def test_scopes(rows):
     draft, retained = draft_of(rows)
     K = len(rows[0]) - 1
-    inside = assemble(draft, retained, DecodeConfig("reanchor", scope="in_block"), 99, RNG)
-    beyond = assemble(draft, retained, DecodeConfig("reanchor", scope="extension"), 99, RNG)
-    full = assemble(draft, retained, DecodeConfig("reanchor"), 99, RNG)
+    inside = assemble(draft, retained, DecodeConfig.of(method="reanchor", scope="in_block"), 99)
+    beyond = assemble(draft, retained, DecodeConfig.of(method="reanchor", scope="extension"), 99)
+    full = assemble(draft, retained, DecodeConfig("reanchor"), 99)
     assert max(inside.depths) <= K
     assert sum(depth <= K for depth in full.depths) == len(inside)
     for node in range(1, len(beyond)):
@@ -124,7 +126,7 @@ def test_scopes(rows):
 @settings(max_examples=60)
 def test_retention_takes_the_path_it_says(rows, data):
     draft, retained = draft_of(rows)
-    tree = assemble(draft, retained, DecodeConfig("reanchor", verifier_path="attach"), 99, RNG)
+    tree = assemble(draft, retained, DecodeConfig.of(method="reanchor", verifier_path="attach"), 99)
     last = data.draw(st.integers(0, len(tree) - 1))
     accepted = sorted(sees(tree, last))
     result = VerifyResult(accepted, [0] * len(accepted), [0] * len(tree), False)
@@ -143,10 +145,10 @@ def test_the_papers_example():
     """g(1) joins at the first 'b', not at its own offset; the extension goes past the block."""
     a, b, c, d, e = range(5)
     draft = Draft((0, 1, 2), [[a, c, b, d], [b, d, e, e], [e, a, a, a]])
-    tree = assemble(draft, Retained((b, e)), DecodeConfig("reanchor"), 99, RNG)
+    tree = assemble(draft, Retained((b, e)), DecodeConfig("reanchor"), 99)
     assert [path_tokens(tree, path) for path in tree.paths] == [[a, c, b, d], [a, c, b, d, e, e]]
     assert tree.matched == 1 and tree.origins == [-1, 0, 0, 0, 1, 1]
-    fixed = assemble(draft, Retained((b, e)), DecodeConfig("reanchor", attach="fixed"), 99, RNG)
+    fixed = assemble(draft, Retained((b, e)), DecodeConfig.of(method="reanchor", attach="fixed"), 99)
     assert len(fixed) == 4 and fixed.matched == 0
 
 

@@ -117,8 +117,8 @@ def test_every_mode_is_lossless(drafter, method, forward):
     truth = greedy(MODEL, prompt, 24)
     usual = method == "auto"  # which has no use for rules; and without a budget it asks the clock what pays
     for shifted, retention in itertools.product((False, True), ("first",) if usual else ("first", "longest")):
-        config = DecodeConfig(
-            method,
+        config = DecodeConfig.of(
+            method=method,
             retention=retention,
             carryover=True,
             carryover_shifted=shifted,

@@ -9,7 +9,8 @@ import torch
 
 from reanchor.config import DecodeConfig
 from reanchor.core import Draft, Retained
-from reanchor.proposal import TreeBuilder, assemble, rejected_path
+from reanchor.proposal import TreeBuilder
+from reanchor.proposal.retention import rejected_path
 from reanchor.sampling import TokenSelector
 from reanchor.training.anchors import rng_of, sample_anchors
 from reanchor.training.feature_store import grow
@@ -17,6 +18,7 @@ from reanchor.training.packed import CarryoverRows, block_states
 from reanchor.training.transitions import advance, draft_tokens
 from reanchor.verification import verify
 from tests.drafters import writer
+from tests.proposal.proposers import assemble
 from tests.training.tiny import drafter_for, recorded, teacher_of
 
 MODEL = writer.tiny_target().requires_grad_(False)
@@ -123,10 +125,10 @@ def one_round(drafter, teacher, anchor):
     drafter.commit(output.features, context)
     draft = drafter.draft(first.tokens[-1], Retained(), (), context)
     draft = Draft((0,), [[first.tokens[-1], *helped(anchor, draft.blocks[0][1:])]])
-    tree = assemble(draft, Retained(), config, 99, rng_of(0))
+    tree = assemble(draft, Retained(), config, 99)
     output = target.verify(tree, cache)
     result = verify(tree, output.logits, selector)
-    rejected = rejected_path(tree, result, config.retention)
+    rejected = rejected_path(tree, result, config.rules.retention)
     return first.tokens[-1], len(result.path) - 1, output.features[rejected]
 
 

@@ -114,10 +114,12 @@ def test_processors_that_read_the_text_are_refused(model, tmp_path):
 
 CARRIERS = {
     "chain": DecodeConfig("dflash", carryover=True, sampling_mode="exact-match"),
-    "shifts": DecodeConfig("reanchor", carryover=True, carryover_shifted=True, sampling_mode="exact-match"),
+    "shifts": DecodeConfig.of(
+        method="reanchor", carryover=True, carryover_shifted=True, sampling_mode="exact-match"
+    ),
     "tree": DecodeConfig("ddtree", carryover=True, sampling_mode="exact-match", max_nodes=3),
     "drawn tree": DecodeConfig("ddtree", carryover=True, sampling_mode="rejection", max_nodes=3),
-    "coupled": DecodeConfig("auto", carryover=True, carryover_shifted=True, max_nodes=2),
+    "coupled": DecodeConfig.of(method="auto", carryover=True, carryover_shifted=True, max_nodes=2),
 }
 
 
