@@ -48,9 +48,7 @@ def config_from(config: type[C], given: dict[str, Any]) -> C:
 
 PAIR = (
     click.option("--target", default="demo", show_default=True, help="Folder, .gguf file, hub id, or demo."),
-    click.option(
-        "--drafter", default="demo", show_default=True, help="Folder, hub id, demo, demo-carryover, or auto."
-    ),
+    click.option("--drafter", default="demo", show_default=True, help="Folder, hub id, demo, or auto."),
     click.option(
         "--dtype", help="float32, bfloat16, float16 or float64.  [default: float32 on a CPU, else bfloat16]"
     ),

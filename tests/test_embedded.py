@@ -9,6 +9,8 @@ import torch
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.drafters.load import load_drafter
+from reanchor.training.drafter_shape import DrafterShape
+from reanchor.training.initialization import init_drafter
 from reanchor.training.observation import candidates, observe
 
 NEW = 16
@@ -54,9 +56,10 @@ def test_identical_tokens_and_fewer_passes(demo_pair, prompts, plain, verifier_p
     assert passes < 0.9 * NEW * len(prompts)
 
 
-def test_the_drafter_that_reads_rejected_states(demo_pair, prompts, plain):
+def test_a_drafter_that_reads_rejected_states(demo_pair, prompts, plain, tmp_path):
     """It changes no token with them or without, and what it proposes depends on them."""
-    drafter = load_drafter("demo-carryover", demo_pair.target)
+    init_drafter(tmp_path, "demo", DrafterShape(), demo_pair.target, carryover=True)
+    drafter = load_drafter(tmp_path, demo_pair.target)
     for carryover in (True, False):
         decoder = SpeculativeDecoder(demo_pair.target, drafter, DecodeConfig("reanchor", carryover=carryover))
         for ids, expected in zip(prompts[:4], plain[:4], strict=True):

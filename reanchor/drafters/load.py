@@ -18,10 +18,7 @@ from reanchor.drafters.recognition import recognise
 from reanchor.drafters.refusals import Shapes
 
 ASSETS = Path(__file__).parents[1] / "assets"
-SHIPPED = {  # drafters of the embedded target
-    "demo": ASSETS / "demo-drafter",
-    "demo-carryover": ASSETS / "demo-carryover",
-}
+SHIPPED = {"demo": ASSETS / "demo-drafter"}  # drafters of the embedded target
 HUB_ID = re.compile(r"[a-zA-Z0-9][\w.-]*/[a-zA-Z0-9][\w.-]*")
 ROOMS = ("body.", "domino.")  # parts of the drafter whose tensors stand at the top of a checkpoint
 
