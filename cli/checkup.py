@@ -13,13 +13,12 @@ import torch
 import reanchor
 from reanchor.attention.problem import Problem, Visibility
 from reanchor.attention.table import BACKENDS
+from reanchor.chat import thinking_switch
 from reanchor.core import Tree
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.hardware import hardware
 from reanchor.loading import DTYPES, Pair, devices, load_tokenizer
 from reanchor.proposal import TreeBuilder
-
-from .prompt import THINKING
 
 PACKAGES = {
     "torch": "", "transformers": "", "triton": "pip install triton", "flash-attn": "pip install flash-attn",
@@ -155,9 +154,8 @@ def thinking(pair: Pair) -> str:
     """The template's switch, and the mode the drafter was trained in where that is known."""
     from reanchor.drafters.published import find
 
-    template = pair.tokenizer and pair.tokenizer.chat_template and pair.tokenizer.get_chat_template()
-    known = THINKING.search(template) if template else None
-    switch = f"the chat template has {known[1]}" if known else "the chat template knows no thinking mode"
+    known = thinking_switch(pair.tokenizer)
+    switch = f"the chat template has {known}" if known else "the chat template knows no thinking mode"
     entry = find(pair.drafter_name) if pair.drafter_name else None
     if entry is None or entry.thinking is None:
         return switch

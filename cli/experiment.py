@@ -21,12 +21,11 @@ from reanchor.benchmark.pass_latency import PassLatency
 from reanchor.benchmark.peers import peer
 from reanchor.benchmark.runners import EngineRunner, HuggingFaceRunner, MethodRunner
 from reanchor.benchmark.sweep import Sweep
+from reanchor.chat import thinking_option, thinking_switch
 from reanchor.config import RULES, DecodeConfig, SamplingConfig
 from reanchor.datasets import SUITES, PromptSet, load_file, load_set
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.loading import Pair
-
-from .prompt import THINKING
 
 # what a method of the bench is in the engine's words; hf is no engine
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -115,13 +114,11 @@ def prompt_sets(given: dict[str, Any]) -> list[PromptSet]:
 
 def conversation_of(pair: Pair, terms: RunSpec) -> Conversation:
     """Thinking is off where the template knows it, as the field measures, unless asked for."""
-    template = None if terms.raw else pair.tokenizer.chat_template and pair.tokenizer.get_chat_template()
-    known = THINKING.search(template) if template else None
-    if terms.thinking is not None and known is None:
-        raise ValueError(
-            "the target's chat template knows no thinking mode; drop --thinking or --no-thinking"
-        )
-    return Conversation(pair.tokenizer, terms.raw, {known[1]: bool(terms.thinking)} if known else {})
+    if terms.raw:
+        return Conversation(pair.tokenizer, raw=True)
+    known = thinking_switch(pair.tokenizer) is not None
+    thinking = False if terms.thinking is None and known else terms.thinking
+    return Conversation(pair.tokenizer, variables=thinking_option(pair.tokenizer, thinking))
 
 
 def methods_of(pair: Pair, terms: RunSpec, study: Experiment) -> list[MethodRunner]:

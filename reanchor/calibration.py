@@ -20,7 +20,7 @@ import torch
 from reanchor.cache_folder import cache_folder
 from reanchor.core import Retained, Tree
 from reanchor.drafters.base import Drafter
-from reanchor.hardware import hardware
+from reanchor.hardware import hardware, synchronizer
 from reanchor.proposal import TreeBuilder
 from reanchor.proposal.latency import LatencyModel
 from reanchor.stats import Stopwatch
@@ -218,8 +218,3 @@ def timed_stages(stage: Stage, costs: LatencyModel, clock: Stopwatch) -> Stage:
         costs.laps[name] = costs.laps.get(name, 0.0) + clock.now() - start
 
     return watch
-
-
-def synchronizer(device: torch.device) -> Callable[[], None] | None:
-    """What makes a device finish its work; None where there is nothing to wait for."""
-    return getattr(torch, device.type).synchronize if device.type in ("cuda", "mps", "xpu") else None

@@ -219,8 +219,8 @@ def test_a_difference_is_found_and_weighed(pair):
         found = difference(loaded, request, plain, other)
         ids = torch.tensor([request.ids + plain.tokens[:index]])
         best = loaded.target(ids).logits[0, -1].detach().sort(descending=True).values
-        assert found.index == index and found.gap == pytest.approx(float(best[0] - best[1]), rel=1e-4)
-        assert str(found).startswith(f"first difference at {index}, top-2 logit gap ")
+        assert found.startswith(f"first difference at {index}, top-2 logit gap ")
+        assert float(found.rpartition(" ")[2]) == pytest.approx(float(best[0] - best[1]), rel=5e-3)
 
 
 def test_show_trie(generate, monkeypatch):

@@ -55,15 +55,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "graphs": {"core", "config", "argmax", "cache", "target", "sampling", "drafters", "proposal", "fused"},
     "loop": {*ENGINE - {"loop"}, "graphs"},
     "cache_folder": set(),
+    "chat": set(),
     "hardware": set(),
     "calibration": {"cache_folder", "hardware", "core", "target", "drafters", "proposal", "stats"},
-    "decoder": {*ENGINE, "fused", "graphs", "calibration"},
+    "decoder": {*ENGINE, "hardware", "fused", "graphs", "calibration"},
     "acceptance_watch": {"stats"},
     "row_processors": set(),
     "generator": {*ENGINE, "acceptance_watch", "decoder", "loading", "row_processors"},
     "gguf": {"cache_folder"},
     "loading": {"target", "drafters", "attention", "gguf"},
-    "benchmark": {*ENGINE, "hardware", "decoder", "calibration", "generator", "datasets"},
+    "benchmark": {*ENGINE, "chat", "hardware", "decoder", "calibration", "generator", "datasets"},
     "training": {*ENGINE, "decoder", "fused", "datasets"},
 }
 LIBRARY = sorted((ROOT / "reanchor").rglob("*.py"))

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.benchmark.conversation import Conversation
+from reanchor.chat import thinking_option, thinking_switch
 from reanchor.core import Draft, Retained
 from reanchor.datasets import load_file, load_set
 from reanchor.drafters.load import load_drafter
@@ -398,7 +399,11 @@ def material(given: dict[str, Any]) -> Material:
     names = given["dataset"] or ([] if given["prompts"] else ["demo"])
     sets = [load_set(name, given["data_dir"], given["limit"]) for name in names]
     sets += [load_file(path, given["limit"]) for path in given["prompts"]]
-    conversation = Conversation(tokenizer, given["raw"])
+    known = (
+        not given["raw"] and thinking_switch(tokenizer) is not None
+    )  # thinking is off, as in `reanchor bench`
+    variables = thinking_option(tokenizer, False) if known else {}
+    conversation = Conversation(tokenizer, given["raw"], variables)
     longest = (SpeculativeDecoder(model).target.context_length or math.inf) - 2
     prompts = {
         each.name: [conversation.encode(prompt.turns[:1], []) for prompt in each.prompts] for each in sets
