@@ -98,28 +98,22 @@ def curves_of(entry: Mapping[str, Mapping[str, float]]) -> dict[str, Curve]:
     }
 
 
-def cache_file() -> Path | None:
-    """None where background says whose cache this is."""
-    try:
-        return cache_folder() / "costs.json"
-    except ValueError:
-        return None
+def cache_file() -> Path:
+    return cache_folder() / "costs.json"
 
 
-def load_curves(file: Path | None) -> dict[str, Any]:
+def load_curves(file: Path) -> dict[str, Any]:
     """What was measured before; nothing where there is no such file or something broke it."""
     try:
-        return {} if file is None else dict(json.loads(file.read_text()))
+        return dict(json.loads(file.read_text()))
     except (OSError, ValueError, TypeError, RecursionError):
         return {}
 
 
-def save_curves(file: Path | None, key: str, entry: dict[str, Any]) -> bool:
+def save_curves(file: Path, key: str, entry: dict[str, Any]) -> bool:
     """Write whole or not at all, beside what others wrote meanwhile. A folder that cannot be written costs a
     measurement in every process, no more.
     """
-    if file is None:
-        return False
     part = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -312,7 +312,7 @@ def run_process(command: str, pair: tuple[Path, Path]) -> subprocess.CompletedPr
     command = f"{reanchor} --prompt Hi --max-new-tokens 300 {command}"
     environment = {
         **os.environ,
-        "XDG_CACHE_HOME": str(pair[0].parent / "cache"),
+        "HF_HOME": str(pair[0].parent / "cache"),
     }  # costs of no use to the user
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, env=environment)
 

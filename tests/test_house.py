@@ -6,6 +6,8 @@ import ast
 import subprocess
 import sys
 import zipfile
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,28 @@ def test_functions_fit_a_screen(path):
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_a_module_says_what_it_is(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def homonyms(named: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
+    """What has the same name in several files."""
+    places = defaultdict(list)
+    for name, path in named:
+        places[name].append(relative(path))
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_two_modules_share_a_file_name():
+    assert homonyms((path.name, path) for path in SOURCES if path.name != "__init__.py") == {}
+
+
+def test_no_two_public_classes_share_a_name():
+    classes = (
+        (node.name, path)
+        for path in SOURCES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert homonyms(classes) == {}
 
 
 def tracked(*folders: str) -> list[str]:

@@ -48,7 +48,7 @@ OTHERWISE = {  # every option that changes figures, given otherwise than in BASE
     "max_shifts": ("--max-shifts", "1"),
     "max_nodes": ("--max-nodes", "5"),
     "attention": ("--attention", "sdpa"),
-    "forward": ("--forward", "hf"),
+    "forward": ("--forward", "transformers"),
     "graphs": ("--graphs",),
     "attach_seed": ("--attach-seed", "3"),
 }
