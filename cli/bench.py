@@ -14,7 +14,7 @@ from .console import console, say, usage_errors
 from .options import config_from, options, pair_options
 
 if TYPE_CHECKING:
-    from reanchor.benchmark.bench import Bench
+    from reanchor.benchmark.harness import Bench
     from reanchor.benchmark.results import Results
     from reanchor.datasets import PromptSet
 

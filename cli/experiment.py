@@ -13,10 +13,10 @@ from typing import Any
 import reanchor
 from reanchor.benchmark import ablations, fingerprint, pass_latency, sweep
 from reanchor.benchmark.aggregation import PLAIN
-from reanchor.benchmark.bench import Bench
 from reanchor.benchmark.conversation import Conversation
 from reanchor.benchmark.environment import environment
 from reanchor.benchmark.gate import Gate
+from reanchor.benchmark.harness import Bench
 from reanchor.benchmark.pass_latency import PassLatency
 from reanchor.benchmark.peers import peer
 from reanchor.benchmark.runners import EngineRunner, HuggingFaceRunner, MethodRunner

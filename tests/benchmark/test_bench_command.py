@@ -254,7 +254,7 @@ BRIEF = ("--prompts", "own.jsonl", "--method", "plain", "--method", "dflash", "-
 
 
 def test_an_interruption_says_that_the_same_command_goes_on(bench, monkeypatch):
-    from reanchor.benchmark.bench import Bench
+    from reanchor.benchmark.harness import Bench
 
     honest = Bench.measure
 
@@ -305,7 +305,7 @@ def test_two_runs_do_not_write_one_file(bench):
     ],
 )
 def test_places_are_tried_before_anything_is_measured(bench, monkeypatch, arguments, said):
-    from reanchor.benchmark.bench import Bench
+    from reanchor.benchmark.harness import Bench
 
     Path("afile").write_text("mine")
     monkeypatch.setattr(Bench, "measure", None)
