@@ -1,4 +1,4 @@
-"""What a machine can do for a pair: devices, precisions, attention, versions, fit and memory, as plain facts."""
+"""Facts about a machine and a pair: devices, precisions, attention, versions, fit and memory, as plain facts."""
 
 from __future__ import annotations
 

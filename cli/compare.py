@@ -1,4 +1,4 @@
-"""The same prompt by plain decoding, DFlash and ReAnchor, and whether their tokens are the same."""
+"""Comparison of plain decoding, DFlash and ReAnchor on the same prompt: their figures, and where tokens differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One prompt through one method: the tokens, the text, the figures and, for drawing, every round."""
+"""Decode of one prompt by one method: the tokens, the text, the figures and, for drawing, every round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the options of `reanchor bench` to a run: the pair, the methods, the prompts and the results file."""
+"""Experiment that the options of `reanchor bench` describe: the pair, the methods, the prompts and the results file."""
 
 from __future__ import annotations
 

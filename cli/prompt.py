@@ -1,4 +1,4 @@
-"""From what the user typed, named or piped in to the prompt's token ids."""
+"""Prompt of the user, typed, named or piped in, and its token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes take on this machine: measured once, kept in the user's cache folder, and watched as decoding goes on.
+"""Calibration of pass latencies: measured once, kept in the cache folder, watched as decoding goes on.
 
 The only room of the engine with a clock, the stopwatch of the stats apart; what is done with the seconds it finds is
 not its business.

@@ -1,4 +1,4 @@
-"""Devices: what they are called, and how to wait for them."""
+"""Names of devices, and their synchronisation."""
 
 from __future__ import annotations
 

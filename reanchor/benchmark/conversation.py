@@ -1,4 +1,4 @@
-"""From user turns and the answers so far to token ids: the target's chat template, or plain text without one."""
+"""Conversation of user turns and the answers so far, as token ids: by the target's chat template, or plain text."""
 
 from __future__ import annotations
 

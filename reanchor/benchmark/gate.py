@@ -1,4 +1,4 @@
-"""Are two greedy outputs the same, and if not, may rounding explain it? It knows tokens and the target's logits.
+"""Equality gate of greedy outputs: where two differ, may rounding explain it? It knows tokens and the target's logits.
 
 At float32 and above nothing may differ. Below, passes of different width give slightly different logits at the same
 position, and leave different rows in the cache for later ones. A difference is a tie when the logits of the two tokens

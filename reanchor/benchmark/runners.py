@@ -1,4 +1,4 @@
-"""Who is measured: our loop under a config, and HF's own generate. A method answers token ids with an Outcome.
+"""Runners of measured methods: our loop, and HF's own generate. A runner answers token ids with an Outcome.
 
 All time is wall-clock with the device's work finished; prefill and decode apart; loading and tokenisation outside.
 """

@@ -1,4 +1,4 @@
-"""From a folder or a hub id and a target to a drafter that proposes for it; it runs no remote code."""
+"""Load a drafter for a target from a folder or a hub id; it runs no remote code."""
 
 from __future__ import annotations
 
