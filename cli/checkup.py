@@ -105,7 +105,7 @@ def fit(pair: Pair, folder: Path | None) -> Facts:
     """Whether the two belong together. That widths, taps and mask fit was checked when they were loaded."""
     config = getattr(pair.drafter, "config", None)
     target = pair.target.config.get_text_config()
-    facts = {"forward": stack(pair), "tokenizer": tokenizers(pair, folder), "thinking": thinking(pair)}
+    facts = {"forward": forward_used(pair), "tokenizer": tokenizers(pair, folder), "thinking": thinking(pair)}
     if config is None:
         return {**facts, "drafter": "none: plain decoding only"}
     taps = ", ".join(map(str, config.tap_layers))
@@ -120,7 +120,7 @@ def fit(pair: Pair, folder: Path | None) -> Facts:
     }
 
 
-def stack(pair: Pair) -> str:
+def forward_used(pair: Pair) -> str:
     """Whose forward pass would run."""
     report = SpeculativeDecoder(pair.target, pair.drafter).target.forward_report()
     declined = f" (fused declines: {report['declined']})" if report["declined"] else ""

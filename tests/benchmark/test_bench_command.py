@@ -170,11 +170,11 @@ def test_a_sweep_takes_methods_and_peers(bench):
 
 
 def test_a_sweep_is_of_any_knob_that_its_methods_have(bench):
-    sweep = ("--sweep", "sampling_mode=sample,rejection", "--sweep", "graphs=false,true")
+    sweep = ("--sweep", "sampling_mode=exact-match,rejection", "--sweep", "graphs=false,true")
     asked = ("--method", "plain", "--method", "ddtree", "--temperature", "1", "--output", "k.jsonl")
     shown = bench("--prompts", "own.jsonl", "--limit", "1", *sweep, *asked)
     assert shown.exit_code == 0, shown.output
-    named = [f"ddtree {value}" for value in ("sampling_mode=sample", "sampling_mode=rejection")]
+    named = [f"ddtree {value}" for value in ("sampling_mode=exact-match", "sampling_mode=rejection")]
     header = json.loads(Path("k.jsonl").read_text().splitlines()[0])
     assert header["methods"] == ["plain", *named, "ddtree graphs=false", "ddtree graphs=true"]
     assert bench("--report", "k.jsonl").stdout == shown.stdout
