@@ -27,7 +27,7 @@ test-lowest:
 	sed 's/^transformers==.*/transformers==5.15.0/; /^tokenizers/d; /^huggingface_hub/d' constraints.txt > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/constraints.txt -e '.[dev]'
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -q -n 2 --dist loadfile tests/test_decode.py tests/test_generator.py \
-		tests/test_sampling.py tests/test_state.py tests/test_target.py tests/attention/test_huggingface.py tests/stack
+		tests/test_sampling.py tests/test_state.py tests/test_target.py tests/attention/test_huggingface.py tests/fused
 
 check: $(VENV)/dev-installed
 	$(BIN)/ruff check .

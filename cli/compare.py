@@ -1,13 +1,14 @@
-"""The same prompt by plain decoding, DFlash and ReAnchor, and whether their tokens are the same."""
+"""Comparison of plain decoding, DFlash and ReAnchor on the same prompt: their figures, and where tokens differ."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from rich.table import Table
 
+from reanchor.benchmark.gate import common_prefix_length
 from reanchor.config import DecodeConfig, Method
 from reanchor.loading import Pair
 
@@ -15,17 +16,6 @@ from .decode_run import DecodeRun, Request, run_method
 from .summary import figures
 
 METHODS: tuple[Method, ...] = ("plain", "dflash", "reanchor")
-
-
-@dataclass(frozen=True)
-class FirstDifference:
-    """Where two greedy outputs part, and how close the target's two best tokens were there."""
-
-    index: int
-    gap: float
-
-    def __str__(self) -> str:
-        return f"first difference at {self.index}, top-2 logit gap {self.gap:.3g}"
 
 
 def methods(pair: Pair, config: DecodeConfig) -> tuple[Method, ...]:
@@ -51,19 +41,18 @@ def run_other_methods(pair: Pair, request: Request, main: DecodeRun) -> dict[str
     }
 
 
-def difference(pair: Pair, request: Request, plain: DecodeRun, other: DecodeRun) -> FirstDifference | None:
-    """The first index at which tokens differ, the end of the shorter one included."""
-    pairs = zip(plain.tokens, other.tokens, strict=False)
-    same = next(
-        (index for index, (a, b) in enumerate(pairs) if a != b), min(len(plain.tokens), len(other.tokens))
-    )
-    if same == len(plain.tokens) == len(other.tokens):
+def difference(pair: Pair, request: Request, plain: DecodeRun, other: DecodeRun) -> str | None:
+    """Where two greedy outputs part, the end of the shorter one included, and how close the target's two best tokens
+    were there.
+    """
+    if plain.tokens == other.tokens:
         return None
+    same = common_prefix_length(plain.tokens, other.tokens)
     prefix = torch.tensor([request.ids + plain.tokens[:same]], device=pair.target.device)
     with torch.inference_mode():
         logits = pair.target(input_ids=prefix, logits_to_keep=1).logits[0, -1].float()
     first, second = logits.topk(2).values.tolist()
-    return FirstDifference(same, first - second)
+    return f"first difference at {same}, top-2 logit gap {first - second:.3g}"
 
 
 def verdict(pair: Pair, request: Request, plain: DecodeRun, other: DecodeRun) -> str:
@@ -71,8 +60,7 @@ def verdict(pair: Pair, request: Request, plain: DecodeRun, other: DecodeRun) ->
         if plain.tokens == other.tokens:
             return "yes"
         return "sampled, each run draws anew" if request.sampling.seed is None else "no, sampled"
-    found = difference(pair, request, plain, other)
-    return "yes" if found is None else str(found)
+    return difference(pair, request, plain, other) or "yes"
 
 
 def table(runs: dict[str, DecodeRun], verdicts: dict[str, str]) -> Table:

@@ -1,4 +1,4 @@
-"""One prompt through one method: the tokens, the text, the figures and, for drawing, every round."""
+"""Decode of one prompt by one method: the tokens, the text, the figures and, for drawing, every round."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from reanchor import DecodeConfig, ReAnchorGenerator, Round, SamplingConfig, SpeculativeDecoder, Stats
 from reanchor.loading import Pair
+from reanchor.sampling import generate_keywords
 from reanchor.target import end_ids
 
 from .console import say
@@ -76,13 +77,16 @@ def run_method(pair: Pair, request: Request, config: DecodeConfig, streamer: Any
     length = min(request.sampling.max_new_tokens, room)
     if request.sampling.seed is not None:
         torch.manual_seed(request.sampling.seed)
+    keywords = generate_keywords(request.sampling)
+    if request.stop:
+        keywords["stop_strings"] = list(request.stop)
     output = generator.generate(
         prompt[None],
         attention_mask=torch.ones_like(prompt)[None],
         max_new_tokens=length,
         streamer=streamer,
         return_dict_in_generate=True,
-        **generate_arguments(request),
+        **keywords,
     )
     assert not isinstance(output, torch.Tensor) and output.stats is not None
     tokens = output.sequences[0, len(prompt) :].tolist()
@@ -91,20 +95,6 @@ def run_method(pair: Pair, request: Request, config: DecodeConfig, streamer: Any
     ended = finish(pair, request, tokens, text, length, limit)
     attention, forward = decoder.target.attention.report(), decoder.forward_report()
     return DecodeRun(config, tokens, text, ended, output.stats, decoder.rounds, attention, forward)
-
-
-def generate_arguments(request: Request) -> dict[str, Any]:
-    """How tokens are chosen, as arguments of generate; greedy overrides a model whose default is sampling."""
-    chosen: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-    sampling = request.sampling
-    if sampling.temperature > 0:
-        chosen = {
-            "do_sample": True,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-        }
-    return {**chosen, "stop_strings": list(request.stop)} if request.stop else chosen
 
 
 def finish(pair: Pair, request: Request, tokens: list[int], text: str, length: int, limit: str) -> str:

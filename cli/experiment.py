@@ -1,4 +1,4 @@
-"""From the options of `reanchor bench` to a run: the pair, the methods, the prompts and the results file."""
+"""Experiment that the options of `reanchor bench` describe: the pair, the methods, the prompts and the results file."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from typing import Any
 import reanchor
 from reanchor.benchmark import ablations, fingerprint, pass_latency, sweep
 from reanchor.benchmark.aggregation import PLAIN
-from reanchor.benchmark.bench import Bench
 from reanchor.benchmark.conversation import Conversation
 from reanchor.benchmark.environment import environment
 from reanchor.benchmark.gate import Gate
+from reanchor.benchmark.harness import Bench
 from reanchor.benchmark.pass_latency import PassLatency
 from reanchor.benchmark.peers import peer
 from reanchor.benchmark.runners import EngineRunner, HuggingFaceRunner, MethodRunner
 from reanchor.benchmark.sweep import Sweep
+from reanchor.chat import thinking_option, thinking_switch
 from reanchor.config import OWN_RULES, DecodeConfig, ReAnchorRules, SamplingConfig
 from reanchor.datasets import SUITES, PromptSet, load_file, load_set
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.loading import Pair
-
-from .prompt import THINKING
 
 # what a method of the bench is in the engine's words; hf is no engine
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -119,13 +118,11 @@ def prompt_sets(given: dict[str, Any]) -> list[PromptSet]:
 
 def conversation_of(pair: Pair, terms: RunSpec) -> Conversation:
     """Thinking is off where the template knows it, as the field measures, unless asked for."""
-    template = None if terms.raw else pair.tokenizer.chat_template and pair.tokenizer.get_chat_template()
-    known = THINKING.search(template) if template else None
-    if terms.thinking is not None and known is None:
-        raise ValueError(
-            "the target's chat template knows no thinking mode; drop --thinking or --no-thinking"
-        )
-    return Conversation(pair.tokenizer, terms.raw, {known[1]: bool(terms.thinking)} if known else {})
+    if terms.raw:
+        return Conversation(pair.tokenizer, raw=True)
+    known = thinking_switch(pair.tokenizer) is not None
+    thinking = False if terms.thinking is None and known else terms.thinking
+    return Conversation(pair.tokenizer, variables=thinking_option(pair.tokenizer, thinking))
 
 
 def methods_of(pair: Pair, terms: RunSpec, study: Experiment) -> list[MethodRunner]:

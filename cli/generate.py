@@ -11,7 +11,7 @@ from reanchor.config import DecodeConfig, SamplingConfig
 
 from .console import console, say, usage_errors, write
 from .options import config_from, options, pair_options
-from .prompt import prompt_ids, read_prompt, thinks
+from .prompt import prompt_ids, read_prompt
 
 if TYPE_CHECKING:
     from reanchor.loading import Pair
@@ -93,12 +93,13 @@ def load(config: DecodeConfig, given: dict[str, Any]) -> Pair:
 
 def warn_of_thinking(pair: Pair, given: dict[str, Any]) -> None:
     """Say it when the prompt is in another thinking mode than the drafter was trained in."""
+    from reanchor.chat import default_thinking, thinking_switch
     from reanchor.drafters.published import thinking_mismatch
 
-    if pair.drafter_name is None or given["raw"]:
+    if pair.drafter_name is None or given["raw"] or thinking_switch(pair.tokenizer) is None:
         return
-    mode = thinks(pair.tokenizer, given["thinking"])
-    warning = None if mode is None else thinking_mismatch(pair.drafter_name, mode)
+    mode = default_thinking(pair.tokenizer) if given["thinking"] is None else given["thinking"]
+    warning = thinking_mismatch(pair.drafter_name, bool(mode))
     if warning:
         say(f"warning: {warning}")
 

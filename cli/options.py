@@ -71,7 +71,7 @@ PAIR = (
     click.option(
         "--drafter",
         default="default",
-        help="Folder, hub id, demo, demo-carryover, auto (the published one for the target), or none (method auto "
+        help="Folder, hub id, demo, auto (the published one for the target), or none (method auto "
         "with the sources that need no draft).  [default: demo for the demo target, else none]",
     ),
     click.option(

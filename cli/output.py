@@ -1,4 +1,4 @@
-"""Where figures go: tables on a terminal, or JSON, CSV or Markdown on stdout, and pictures into a folder."""
+"""Output of figures: tables on a terminal, or JSON, CSV or Markdown on stdout, and pictures into a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a long run is, with the figures so far."""
+"""Progress of a long run, with the figures so far."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""From what the user typed, named or piped in to the prompt's token ids."""
+"""Prompt of the user, typed, named or piped in, and its token ids."""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-THINKING = re.compile(r"\b(enable_thinking|thinking)\b")  # the two names that chat templates give the switch
+from reanchor.chat import chat_template, encode_chat, thinking_option
 
 
 def read_prompt(prompt: str | None, file: str | None) -> str:
@@ -57,47 +56,12 @@ def prompt_ids(
     text: str, tokenizer: Any, raw: bool = False, system: str | None = None, thinking: bool | None = None
 ) -> list[int]:
     """Token ids of the prompt, as a chat where the tokenizer has a template and `raw` doesn't forbid it."""
-    template = None if raw else tokenizer.chat_template and tokenizer.get_chat_template()
-    if not template:
+    if raw or chat_template(tokenizer) is None:
         why = "--raw sends the prompt as it is" if raw else "the target's tokenizer has no chat template"
         for name, value in (("--system", system), ("--thinking", thinking)):
             if value is not None:
                 raise ValueError(f"{name} needs a chat template, but {why}; drop one of them")
-        ids: list[int] = tokenizer(text).input_ids
-        return ids
-    switch = {}
-    if thinking is not None:
-        known = THINKING.search(template)
-        if known is None:
-            raise ValueError(
-                "the target's chat template knows no thinking mode; drop --thinking or --no-thinking"
-            )
-        switch = {known[1]: thinking}
+        return list(tokenizer(text).input_ids)
     messages = [{"role": "system", "content": system}] if system is not None else []
-    chat = render(tokenizer, [*messages, {"role": "user", "content": text}], switch)
-    ids = tokenizer(chat, add_special_tokens=False).input_ids
-    return ids
-
-
-def thinks(tokenizer: Any, thinking: bool | None) -> bool | None:
-    """The mode a chat is rendered in; None where the template knows none."""
-    template = tokenizer.chat_template and tokenizer.get_chat_template()
-    known = THINKING.search(template) if template else None
-    if known is None or thinking is not None:
-        return thinking
-    message = [{"role": "user", "content": "a"}]
-    return render(tokenizer, message, {}) == render(tokenizer, message, {known[1]: True})
-
-
-def render(tokenizer: Any, messages: list[dict[str, str]], switch: dict[str, bool]) -> str:
-    from jinja2 import TemplateError
-
-    try:
-        chat: str = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **switch
-        )
-    except TemplateError as error:
-        raise ValueError(
-            f"the target's chat template refuses this prompt: {error}; --raw goes without it"
-        ) from error
-    return chat
+    messages.append({"role": "user", "content": text})
+    return encode_chat(tokenizer, messages, thinking_option(tokenizer, thinking))

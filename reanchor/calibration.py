@@ -1,4 +1,4 @@
-"""What passes take on this machine: measured once, kept in the user's cache folder, and watched as decoding goes on.
+"""Calibration of pass latencies: measured once, kept in the cache folder, watched as decoding goes on.
 
 The only room of the engine with a clock, the stopwatch of the stats apart; what is done with the seconds it finds is
 not its business.
@@ -20,7 +20,7 @@ import torch
 from reanchor.cache_folder import cache_folder
 from reanchor.core import Retained, Tree
 from reanchor.drafters.base import Drafter
-from reanchor.hardware import hardware
+from reanchor.hardware import hardware, synchronizer
 from reanchor.proposal import TreeBuilder
 from reanchor.proposal.latency import LatencyModel
 from reanchor.stats import Stopwatch
@@ -98,28 +98,22 @@ def curves_of(entry: Mapping[str, Mapping[str, float]]) -> dict[str, Curve]:
     }
 
 
-def cache_file() -> Path | None:
-    """None where background says whose cache this is."""
-    try:
-        return cache_folder() / "costs.json"
-    except ValueError:
-        return None
+def cache_file() -> Path:
+    return cache_folder() / "costs.json"
 
 
-def load_curves(file: Path | None) -> dict[str, Any]:
+def load_curves(file: Path) -> dict[str, Any]:
     """What was measured before; nothing where there is no such file or something broke it."""
     try:
-        return {} if file is None else dict(json.loads(file.read_text()))
+        return dict(json.loads(file.read_text()))
     except (OSError, ValueError, TypeError, RecursionError):
         return {}
 
 
-def save_curves(file: Path | None, key: str, entry: dict[str, Any]) -> bool:
+def save_curves(file: Path, key: str, entry: dict[str, Any]) -> bool:
     """Write whole or not at all, beside what others wrote meanwhile. A folder that cannot be written costs a
     measurement in every process, no more.
     """
-    if file is None:
-        return False
     part = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -218,8 +212,3 @@ def timed_stages(stage: Stage, costs: LatencyModel, clock: Stopwatch) -> Stage:
         costs.laps[name] = costs.laps.get(name, 0.0) + clock.now() - start
 
     return watch
-
-
-def synchronizer(device: torch.device) -> Callable[[], None] | None:
-    """What makes a device finish its work; None where there is nothing to wait for."""
-    return getattr(torch, device.type).synchronize if device.type in ("cuda", "mps", "xpu") else None

@@ -19,6 +19,7 @@ from reanchor.drafters.base import Drafter, NoDrafter
 from reanchor.fused.fused_target import silent
 from reanchor.fused.selection import refresh_target, target_for
 from reanchor.graphs.graphed_rounds import GraphedRounds
+from reanchor.hardware import synchronizer
 from reanchor.loop import decode
 from reanchor.methods import METHODS
 from reanchor.proposal.latency import LatencyModel
@@ -180,5 +181,4 @@ class SpeculativeDecoder:
 
     def synchronize(self) -> Any:
         """What makes the target's device finish its work; None where there is nothing to wait for."""
-        device = self.target.device.type
-        return getattr(torch, device).synchronize if device in ("cuda", "mps", "xpu") else None
+        return synchronizer(self.target.device)

@@ -1,9 +1,10 @@
-"""What computes, by name."""
+"""Names of devices, and their synchronisation."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,3 +24,8 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def synchronizer(device: torch.device) -> Callable[[], None] | None:
+    """What makes a device finish its work; None where there is nothing to wait for."""
+    return getattr(torch, device.type).synchronize if device.type in ("cuda", "mps", "xpu") else None

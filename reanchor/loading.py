@@ -6,7 +6,6 @@ becomes a ValueError that names it and the remedy.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from reanchor.drafters.base import Drafter
+from reanchor.drafters.checkpoint import is_hub_id
 from reanchor.drafters.published import AUTO, drafter_of
 from reanchor.gguf import Say, folder_of
 from reanchor.target import refuse_unsupported
@@ -30,7 +30,6 @@ DTYPES = {
     str(each).removeprefix("torch."): each
     for each in (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 }
-HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -135,7 +134,7 @@ def locate(spec: str | Path, dtype: torch.dtype, say: Say) -> str:
                 f"the folder {str(spec)!r} has no config.json; give the folder of a whole checkpoint"
             )
         return str(path)
-    if isinstance(spec, Path) or path.suffix == ".gguf" or not HUB_ID.fullmatch(spec):
+    if isinstance(spec, Path) or path.suffix == ".gguf" or not is_hub_id(spec):
         raise ValueError(
             f"{str(spec)!r} isn't there; give a checkpoint's folder, a .gguf file, a hub id or {DEMO!r}"
         )

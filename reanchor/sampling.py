@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -233,3 +233,15 @@ def token_selector(config: SamplingConfig, prompt: Tensor, end_ids: Iterable[int
     return TokenSelector(
         prompt, config.max_new_tokens, sample=sample, processors=warpers, end_ids=end_ids, generator=generator
     )
+
+
+def generate_keywords(config: SamplingConfig) -> dict[str, Any]:
+    """Temperature, top-p and top-k as keywords of HF `generate`; greedy overrides a model that samples by default."""
+    if config.temperature == 0:
+        return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    return {
+        "do_sample": True,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": config.top_k,
+    }

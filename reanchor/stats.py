@@ -1,4 +1,4 @@
-"""What a decode did: one record a round, and the figures made from them (definitions as in docs/method.md).
+"""Statistics of a decode: one record a round, and the figures made from them (definitions as in docs/method.md).
 
 The acceptance length tau is tokens committed per round, bonus included; the prefill is not a round.
 """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 import reanchor.calibration
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
@@ -18,7 +18,7 @@ from tests.tiny import ScriptedDrafter, tiny_target
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.undo()  # of the suite's own place
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
     return tmp_path / "reanchor" / "costs.json"
 
 
@@ -120,30 +120,16 @@ def test_another_model_of_cpu_has_curves_of_its_own(file, monkeypatch):
     assert decoder().costs() is not None and len(json.loads(file.read_text())) == 2
 
 
-def places(tmp_path, monkeypatch):
-    """Where nothing can be kept: a file in the folder's place, and background's home."""
-    (tmp_path / "reanchor").write_text("a file where the folder should be")
-    yield
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", homeless)
-    yield
-
-
-def homeless():
-    raise RuntimeError("Could not determine home directory.")
-
-
 def test_where_nothing_can_be_kept_it_is_measured_once_in_a_process(file, tmp_path, monkeypatch):
     monkeypatch.setattr(reanchor.calibration, "UNSAVED", {})
-    for _ in places(tmp_path, monkeypatch):
-        reanchor.calibration.UNSAVED.clear()
-        told = []
-        for _ in range(2):
-            each = SpeculativeDecoder(
-                tiny_target(), ScriptedDrafter([1] * 99), DecodeConfig("auto"), say=told.append
-            )
-            assert each.costs(sample=False) is not None and each.costs(sample=True) is not None
-        assert len(told) == 1
+    (tmp_path / "reanchor").write_text("a file where the folder should be")
+    told = []
+    for _ in range(2):
+        each = SpeculativeDecoder(
+            tiny_target(), ScriptedDrafter([1] * 99), DecodeConfig("auto"), say=told.append
+        )
+        assert each.costs(sample=False) is not None and each.costs(sample=True) is not None
+    assert len(told) == 1
 
 
 def test_what_another_process_kept_meanwhile_stays(file, monkeypatch):

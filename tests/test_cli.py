@@ -219,8 +219,8 @@ def test_a_difference_is_found_and_weighed(pair):
         found = difference(loaded, request, plain, other)
         ids = torch.tensor([request.ids + plain.tokens[:index]])
         best = loaded.target(ids).logits[0, -1].detach().sort(descending=True).values
-        assert found.index == index and found.gap == pytest.approx(float(best[0] - best[1]), rel=1e-4)
-        assert str(found).startswith(f"first difference at {index}, top-2 logit gap ")
+        assert found.startswith(f"first difference at {index}, top-2 logit gap ")
+        assert float(found.rpartition(" ")[2]) == pytest.approx(float(best[0] - best[1]), rel=5e-3)
 
 
 def test_show_trie(generate, monkeypatch):
@@ -312,7 +312,7 @@ def run_process(command: str, pair: tuple[Path, Path]) -> subprocess.CompletedPr
     command = f"{reanchor} --prompt Hi --max-new-tokens 300 {command}"
     environment = {
         **os.environ,
-        "XDG_CACHE_HOME": str(pair[0].parent / "cache"),
+        "HF_HOME": str(pair[0].parent / "cache"),
     }  # costs of no use to the user
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, env=environment)
 

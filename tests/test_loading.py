@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from reanchor import DecodeConfig, ReAnchorGenerator, gguf
@@ -146,7 +147,7 @@ def test_a_file_that_is_no_gguf(tmp_path):
 
 @pytest.fixture
 def fake_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "tiny.gguf"
     file.write_bytes(b"GGUF" + bytes(100))
     return file
@@ -177,18 +178,8 @@ def test_an_interrupted_conversion_is_never_used(fake_file, monkeypatch):
 
 def test_a_cache_that_cannot_be_written(fake_file, tmp_path, monkeypatch):
     (tmp_path / "occupied").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "occupied"))
-    with pytest.raises(ValueError, match="cannot be kept in .*occupied.*XDG_CACHE_HOME"):
-        gguf.folder_of(fake_file, print)
-
-
-def test_nobodys_cache(fake_file, monkeypatch):
-    def homeless():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", homeless)
-    with pytest.raises(ValueError, match="no home folder to keep a cache in.*XDG_CACHE_HOME"):
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "occupied"))
+    with pytest.raises(ValueError, match="cannot be kept in .*occupied.*HF_HOME"):
         gguf.folder_of(fake_file, print)
 
 

@@ -1,4 +1,4 @@
-"""From records to figures: one cell a dataset, temperature and method. It knows no table and no file format.
+"""Aggregation of records into figures: one cell a dataset, temperature and method. It knows no table and no file.
 
 tau is tokens committed per round, bonus included, over all rounds of all prompts. A speed-up is the ratio of
 seconds per decoded token, prefill apart, against the faster way of plain decoding; where outputs are the same

@@ -1,4 +1,4 @@
-"""Is an answer right? Final numbers and expressions are compared as text, normalised; code is not run."""
+"""Correctness of answers: final numbers and expressions are compared as text, normalised; code is not run."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reanchor.benchmark.gate import common_prefix_length
 from reanchor.core import Draft, Round
 from reanchor.drafters.base import Drafter, WrappedDrafter
 from reanchor.proposal.matching import sites
@@ -99,11 +100,3 @@ class Agreement(RoundCounter):
         for node in range(first + 1, len(tree)):
             self.counts["after_rejection"] += 1
             self.counts["agreeing"] += tree.tokens[node] == result.choices[tree.parents[node]]
-
-
-def common_prefix_length(left: list[int], right: list[int]) -> int:
-    """Length of the common prefix."""
-    same = 0
-    while same < min(len(left), len(right)) and left[same] == right[same]:
-        same += 1
-    return same

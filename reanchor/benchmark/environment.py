@@ -1,4 +1,4 @@
-"""What a figure depends on besides its settings: versions, hardware and the commit of the code."""
+"""Environment that figures depend on besides their settings: versions, hardware and the commit of the code."""
 
 from __future__ import annotations
 

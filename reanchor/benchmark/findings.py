@@ -1,4 +1,4 @@
-"""What cells say together: what shifted blocks add, an ablation's rows with their means, a sweep's knob and value."""
+"""Findings over several cells: the gain of shifted blocks, means of an ablation, a sweep's knob and value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are two greedy outputs the same, and if not, may rounding explain it? It knows tokens and the target's logits.
+"""Equality gate of greedy outputs: where two differ, may rounding explain it? It knows tokens and the target's logits.
 
 At float32 and above nothing may differ. Below, passes of different width give slightly different logits at the same
 position, and leave different rows in the cache for later ones. A difference is a tie when the logits of the two tokens
@@ -42,12 +42,10 @@ class Difference:
         return f"{self.method}: token {self.index} differs, {gaps}: {kind}"
 
 
-def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
-    """The first index at which tokens differ, the end of the shorter one included."""
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return None if len(left) == len(right) else min(len(left), len(right))
+def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens agree before the first that differs."""
+    pairs = zip(left, right, strict=False)
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
 class Gate:
@@ -59,9 +57,9 @@ class Gate:
     def judge(
         self, method: str, turn: int, prompt: list[int], reference: list[int], tokens: list[int]
     ) -> Difference | None:
-        index = first_difference(reference, tokens)
-        if index is None:
+        if reference == tokens:
             return None
+        index = common_prefix_length(reference, tokens)
         prefix = torch.tensor(prompt + reference[:index], device=self.target.device)
         full = self.full_logits(prefix)  # [R, V]
         best = full[-1].topk(2).values.tolist()

@@ -1,4 +1,4 @@
-"""What the first line of a results file must hold for its figures to be shown."""
+"""Header of a results file: what it must hold for its figures to be shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run at a time writes a results file."""
+"""Exclusive lock of a results file: one run at a time writes it."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # no POSIX: nothing to lock with
-    fcntl = None  # type: ignore[assignment]
+from filelock import FileLock, Timeout
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file, made empty where there is none. ValueError when another run holds it, or it cannot be written."""
+    """Hold a file, made empty where there is none, by a lock file beside it, which stays.
+
+    Raises:
+        ValueError: another run holds it, or it cannot be written or locked.
+    """
+    lock = FileLock(f"{path}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a", encoding="utf-8")
+        path.open("a").close()
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise ValueError(
+            f"another run is writing {path}; wait for its end, or give another --output"
+        ) from error
+    except NotImplementedError as error:
+        raise ValueError(f"{path} cannot be locked ({error}); give an --output on a local disk") from error
     except OSError as error:
         raise ValueError(
             f"the results cannot be written to {path} ({error.strerror}); give another --output"
         ) from error
-    with stream:
-        if fcntl is not None:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ValueError(
-                    f"another run is writing {path}; wait for its end, or give another --output"
-                ) from error
-            except OSError as error:
-                raise ValueError(
-                    f"{path} cannot be locked ({error.strerror}); give an --output on a disk of this machine"
-                ) from error
+    try:
         yield
+    finally:
+        lock.release()

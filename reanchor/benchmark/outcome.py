@@ -1,4 +1,4 @@
-"""What one method made of one prompt, and how it lies in a results file."""
+"""Outcome of one method on one prompt, and its form in a results file."""
 
 from __future__ import annotations
 

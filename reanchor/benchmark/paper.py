@@ -1,4 +1,4 @@
-"""What the ReAnchor paper's text says of its own measurements, to be shown beside ours.
+"""Measurements that the ReAnchor paper's text states, to be shown beside ours.
 
 Only numbers in the text are here; its tables give more. Ablations there: Qwen3-4B, DFlash drafter with B = 16, T = 0.
 """

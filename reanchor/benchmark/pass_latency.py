@@ -1,4 +1,4 @@
-"""What one verify pass costs against its width and one draft against its blocks, on this machine."""
+"""Latency of one verify pass against its width and of one draft against its blocks, on this machine."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from reanchor.benchmark.aggregation import ALL, PLAIN, Cell, cells
+from reanchor.benchmark.bootstrap import INSTALL
 from reanchor.benchmark.findings import place_of
 from reanchor.benchmark.record import PromptRecord
 from reanchor.benchmark.results import Results
 from reanchor.stats import RoundStats, Stats
 
-INSTALL = "pip install 'reanchor-decoding[bench]'"
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
 MARKERS = "osD^vPX*"  # another for every round of the colours
 FEWEST = 5  # rounds that a point must stand for

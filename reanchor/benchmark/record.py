@@ -1,4 +1,4 @@
-"""What a run leaves of one prompt: every method's outcome in every turn. A line of a results file."""
+"""Record of one prompt: every method's outcome in every turn. A line of a results file."""
 
 from __future__ import annotations
 

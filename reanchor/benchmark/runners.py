@@ -1,4 +1,4 @@
-"""Who is measured: our loop under a config, and HF's own generate. A method answers token ids with an Outcome.
+"""Runners of measured methods: our loop, and HF's own generate. A runner answers token ids with an Outcome.
 
 All time is wall-clock with the device's work finished; prefill and decode apart; loading and tokenisation outside.
 """
@@ -20,6 +20,8 @@ from reanchor.config import DecodeConfig, SamplingConfig
 from reanchor.core import Round
 from reanchor.decoder import SpeculativeDecoder
 from reanchor.drafters.base import Drafter
+from reanchor.hardware import synchronizer
+from reanchor.sampling import generate_keywords
 from reanchor.stats import Recorder
 from reanchor.target import end_ids
 
@@ -102,9 +104,9 @@ class PassClock:
         self.model, self.passes, self.started, self.first, self.ended = model, 0, 0.0, 0.0, 0.0
 
     def now(self) -> float:
-        kind = self.model.device.type
-        if kind in ("cuda", "mps", "xpu"):
-            getattr(torch, kind).synchronize()
+        wait = synchronizer(self.model.device)
+        if wait is not None:
+            wait()
         return time.perf_counter()
 
     @contextmanager
@@ -147,18 +149,6 @@ class PassTokens:
         pass
 
 
-def sampling_arguments(sampling: SamplingConfig) -> dict[str, Any]:
-    """A SamplingConfig in the words of HF generate; greedy overrides a model whose default is to sample."""
-    if sampling.temperature == 0:
-        return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-    return {
-        "do_sample": True,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-    }
-
-
 class HuggingFaceRunner:
     """HF's own generate; `extra` are arguments of it, as for prompt lookup, which drafts in its first pass already."""
 
@@ -179,7 +169,7 @@ class HuggingFaceRunner:
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 max_new_tokens=sampling.max_new_tokens,
-                **sampling_arguments(sampling),
+                **generate_keywords(sampling),
                 **({"streamer": given, **self.extra} if self.extra else {}),
             )
         assert isinstance(output, Tensor)

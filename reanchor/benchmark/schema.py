@@ -1,4 +1,4 @@
-"""Does a line of a results file have the shape of the dataclasses that it is to become? It knows JSON values and type
+"""Schema check of results files: lines have the shape of the dataclasses they become. It knows JSON values and type
 annotations, no figures.
 """
 

@@ -1,4 +1,4 @@
-"""What a checkpoint's config says about who sees whom, by the newest published reading."""
+"""Attention rules that a checkpoint's config states, by the newest published reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drafter is: it scores positions; it builds no tree and keeps no state between calls of its own."""
+"""Drafter protocol: a drafter scores positions; it builds no tree and keeps no state between calls of its own."""
 
 from __future__ import annotations
 

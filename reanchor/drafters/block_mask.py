@@ -1,4 +1,4 @@
-"""Who sees whom in one batched draft: the blocks' slots against context, retained rows and each other.
+"""Attention mask of one batched draft: the blocks' slots against context, retained rows and each other.
 
 Everything is told relative to the anchor's position i; it knows no model.
 """

@@ -80,3 +80,14 @@ class Checkpoint:
                     self.dtypes[name] = view.get_dtype()
         except SafetensorError as error:
             raise ValueError(f"{str(file)!r} is damaged or half-written ({error}): copy it again") from None
+
+
+def is_hub_id(name: str) -> bool:
+    """The hub's own rule for names of repositories."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True

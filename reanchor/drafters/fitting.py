@@ -1,4 +1,4 @@
-"""Does this drafter belong to that target? It knows both descriptions and no weights."""
+"""Fit of a drafter to a target. It knows both descriptions and no weights."""
 
 from __future__ import annotations
 

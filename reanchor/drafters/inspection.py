@@ -1,4 +1,4 @@
-"""What was recognised in a drafter's checkpoint, in words and numbers; it loads no tensor."""
+"""Inspection of a drafter's checkpoint: what was recognised, in words and numbers; it loads no tensor."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""From a folder or a hub id and a target to a drafter that proposes for it; it runs no remote code."""
+"""Load a drafter for a target from a folder or a hub id; it runs no remote code."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reanchor.drafters.block import BlockDrafter
-from reanchor.drafters.checkpoint import Checkpoint
+from reanchor.drafters.checkpoint import Checkpoint, is_hub_id
 from reanchor.drafters.drafter_config import DrafterConfig
 from reanchor.drafters.fitting import check_fit, target_parts
 from reanchor.drafters.names import renamed
@@ -18,11 +17,7 @@ from reanchor.drafters.recognition import recognise
 from reanchor.drafters.refusals import Shapes
 
 ASSETS = Path(__file__).parents[1] / "assets"
-SHIPPED = {  # drafters of the embedded target
-    "demo": ASSETS / "demo-drafter",
-    "demo-carryover": ASSETS / "demo-carryover",
-}
-HUB_ID = re.compile(r"[a-zA-Z0-9][\w.-]*/[a-zA-Z0-9][\w.-]*")
+SHIPPED = {"demo": ASSETS / "demo-drafter"}  # drafters of the embedded target
 ROOMS = ("body.", "domino.")  # parts of the drafter whose tensors stand at the top of a checkpoint
 
 
@@ -64,7 +59,7 @@ def locate(path_or_id: str | Path) -> Path:
     if path_or_id in SHIPPED:
         return SHIPPED[str(path_or_id)]
     folder = Path(path_or_id).expanduser()
-    if folder.exists() or isinstance(path_or_id, Path) or not HUB_ID.fullmatch(path_or_id):
+    if folder.exists() or isinstance(path_or_id, Path) or "/" not in path_or_id or not is_hub_id(path_or_id):
         return folder
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError

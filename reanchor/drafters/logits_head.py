@@ -1,4 +1,4 @@
-"""From scores of all slots to proposals: at once, or slot by slot when a head reads what came before.
+"""Logits head, from scores of all slots to proposals: at once, or slot by slot when a head reads what came before.
 
 It knows no head by name and no file.
 """

@@ -1,4 +1,4 @@
-"""What the exporters call a tensor, and what we call it (z-lab's names); it knows no values."""
+"""Tensor names of the exporters, as ours (z-lab's); it knows no values."""
 
 from __future__ import annotations
 

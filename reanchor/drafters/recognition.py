@@ -1,4 +1,4 @@
-"""From a checkpoint as written to the description of a block drafter; it builds nothing.
+"""Recognition of a checkpoint: from its config as written to the description of a block drafter; it builds nothing.
 
 Fields and tensors decide, never a class name alone, and tensors before fields: exporters rename classes.
 """

@@ -1,4 +1,4 @@
-"""What a decoder computes, as a small frozen value read from an HF model, or the reason it cannot be described.
+"""Architecture of a decoder, as a small frozen value read from an HF model, or the reason it cannot be described.
 
 A description is only made of what is recognised whole: a model with one parameter or hook more than its family
 has is HF's to run.

@@ -1,4 +1,4 @@
-"""What one round leaves for the next where the device can read it, in buffers that never move."""
+"""State that one round leaves for the next on the device, in buffers that never move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one response teaches: the baseline's draft from its anchors, or Carryover's second draft."""
+"""Loss of one response: the baseline's draft from its anchors, or Carryover's second draft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new drafter looks like; it knows no target."""
+"""Shape of a new drafter; it knows no target."""
 
 from __future__ import annotations
 

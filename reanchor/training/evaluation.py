@@ -1,4 +1,4 @@
-"""How good a drafter is on held-out text: packed at matched anchors, and by really decoding."""
+"""Evaluation of a drafter on held-out text: packed at matched anchors, and by really decoding."""
 
 from __future__ import annotations
 

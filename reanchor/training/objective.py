@@ -1,4 +1,4 @@
-"""What a drafted block is worth against the recorded continuation: DFlash's loss and DSpark's."""
+"""Objective of a drafted block against the recorded continuation: DFlash's loss and DSpark's."""
 
 from __future__ import annotations
 

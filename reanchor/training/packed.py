@@ -6,7 +6,6 @@ whom. It knows no target.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,17 +28,12 @@ class CarryoverRows:
 class MaskedAttention:
     """Differentiable attention under a mask; a group's heads are folded into query rows, so that no key is repeated."""
 
-    def __init__(self, visible: Tensor, groups: int, watch: Callable[[Tensor], None] | None = None) -> None:
-        self.visible, self.watch = visible, watch  # [S, T] bool
+    def __init__(self, visible: Tensor, groups: int) -> None:
+        self.visible = visible  # [S, T] bool
         self.mask = visible.repeat_interleave(groups, 0)  # [S * groups, T]
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         slots, heads, size = queries.shape
-        if self.watch is not None:
-            scores = (
-                torch.einsum("shd,htd->sht", queries, keys.repeat_interleave(heads // len(keys), 0)) * scale
-            )
-            self.watch(scores.float().masked_fill(~self.visible[:, None], float("-inf")).softmax(-1))
         folded = queries.view(slots, len(keys), -1, size).transpose(0, 1).reshape(1, len(keys), -1, size)
         out = F.scaled_dot_product_attention(folded, keys[None], values[None], self.mask, scale=scale)
         return out.view(len(keys), slots, -1, size).transpose(0, 1).reshape(slots, heads, size)
@@ -52,12 +46,11 @@ def block_states(
     anchors: Tensor,
     carried: CarryoverRows | None = None,
     embed_carried: bool = True,
-    watch: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
     """Final states of the predicting slots: the block of anchors[b] reads F_p for p < anchors[b] and its own
     carried rows.
 
-    ids: [L]; features: [L, Dc]; anchors: [A] -> [A, K, H]; `watch` is told each layer's attention, [S, heads, T]
+    ids: [L]; features: [L, Dc]; anchors: [A] -> [A, K, H]
     """
     size = drafter.block_size
     blocks = torch.full((len(anchors), size), drafter.config.mask_token_id, device=ids.device)
@@ -77,9 +70,7 @@ def block_states(
     owned = ownership(anchors, reach, owners, size)
     angles = drafter.body.rotary(keys, int(keys.max()) + 1, embedded)
     rules = drafter.config.rules
-    sights = {
-        rule: MaskedAttention(within(owned, slots, keys, rule), drafter.groups, watch) for rule in set(rules)
-    }
+    sights = {rule: MaskedAttention(within(owned, slots, keys, rule), drafter.groups) for rule in set(rules)}
     context = drafter.body.project(torch.cat(rows))
     stores = [all_rows] * len(rules)
     hidden = drafter.body(embedded, context, angles, stores, [sights[rule] for rule in rules])

@@ -1,4 +1,4 @@
-"""How the target answers when its responses are recorded; it knows no model."""
+"""Settings of the recording of responses; it knows no model."""
 
 from __future__ import annotations
 

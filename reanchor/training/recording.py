@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from reanchor.config import SamplingConfig
+from reanchor.sampling import generate_keywords
 from reanchor.target import Target, end_ids, tapped
 from reanchor.training.feature_store import FeatureStore
 from reanchor.training.initialization import taps_of
@@ -112,9 +114,6 @@ def answer(
     rows = [[0] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]
     mask = [[0] * pad + [1] * len(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
     ends = end_ids(model)
-    sampling: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-    if config.temperature:
-        sampling = {"do_sample": True, "temperature": config.temperature, "top_p": 1.0, "top_k": 0}
     generate: Any = model.generate
     taps = () if teacher is None else teacher.target.tap_layers
     passes: dict[int, list[Tensor]] = {tap: [] for tap in taps}
@@ -124,7 +123,7 @@ def answer(
             attention_mask=torch.tensor(mask, device=model.device),
             max_new_tokens=config.max_new_tokens,
             pad_token_id=min(ends, default=0),
-            **sampling,
+            **generate_keywords(SamplingConfig(temperature=config.temperature)),
         )
     responses = [ended(row, ends) for row in output[:, longest:].tolist()]
     if teacher is not None:

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import torch
 
-from reanchor.benchmark.bench import Bench
 from reanchor.benchmark.conversation import Conversation
 from reanchor.benchmark.gate import Gate
+from reanchor.benchmark.harness import Bench
 from reanchor.benchmark.outcome import Outcome
 from reanchor.benchmark.record import PromptRecord
 from reanchor.benchmark.runners import EngineRunner, HuggingFaceRunner

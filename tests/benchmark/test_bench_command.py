@@ -170,11 +170,11 @@ def test_a_sweep_takes_methods_and_peers(bench):
 
 
 def test_a_sweep_is_of_any_knob_that_its_methods_have(bench):
-    sweep = ("--sweep", "sampling_mode=sample,rejection", "--sweep", "graphs=false,true")
+    sweep = ("--sweep", "sampling_mode=exact-match,rejection", "--sweep", "graphs=false,true")
     asked = ("--method", "plain", "--method", "ddtree", "--temperature", "1", "--output", "k.jsonl")
     shown = bench("--prompts", "own.jsonl", "--limit", "1", *sweep, *asked)
     assert shown.exit_code == 0, shown.output
-    named = [f"ddtree {value}" for value in ("sampling_mode=sample", "sampling_mode=rejection")]
+    named = [f"ddtree {value}" for value in ("sampling_mode=exact-match", "sampling_mode=rejection")]
     header = json.loads(Path("k.jsonl").read_text().splitlines()[0])
     assert header["methods"] == ["plain", *named, "ddtree graphs=false", "ddtree graphs=true"]
     assert bench("--report", "k.jsonl").stdout == shown.stdout
@@ -254,7 +254,7 @@ BRIEF = ("--prompts", "own.jsonl", "--method", "plain", "--method", "dflash", "-
 
 
 def test_an_interruption_says_that_the_same_command_goes_on(bench, monkeypatch):
-    from reanchor.benchmark.bench import Bench
+    from reanchor.benchmark.harness import Bench
 
     honest = Bench.measure
 
@@ -288,7 +288,6 @@ def test_a_prompt_too_long_is_skipped_and_counted(bench, tmp_path):
 
 
 def test_two_runs_do_not_write_one_file(bench):
-    pytest.importorskip("fcntl")
     from reanchor.benchmark.lock import locked
 
     with locked(Path("r.jsonl")):
@@ -306,7 +305,7 @@ def test_two_runs_do_not_write_one_file(bench):
     ],
 )
 def test_places_are_tried_before_anything_is_measured(bench, monkeypatch, arguments, said):
-    from reanchor.benchmark.bench import Bench
+    from reanchor.benchmark.harness import Bench
 
     Path("afile").write_text("mine")
     monkeypatch.setattr(Bench, "measure", None)

@@ -196,7 +196,6 @@ def test_an_empty_file_is_begun_and_one_cut_in_its_header_refused(tmp_path):
 
 
 def test_one_run_at_a_time_writes_a_file(tmp_path):
-    pytest.importorskip("fcntl")
     path = tmp_path / "deep" / "run.jsonl"
     with locked(path):
         open_results(path, HEADER).append(record_of(plain=outcome_of([1])))

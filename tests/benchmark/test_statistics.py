@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -140,6 +141,13 @@ def test_the_paired_test_rejects_as_often_as_it_says_and_finds_a_difference():
     assert paired_p_value(random.normal(1, 1, 20)) < 0.01
     assert paired_p_value([1.0, 2.0, 3.0]) == 2 / 8  # all signs gone through
     assert paired_p_value([]) == paired_p_value([0.0, 0.0]) == 1.0
+
+
+def test_without_scipy_the_remedy_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    with pytest.raises(ValueError, match=r"needs scipy: pip install 'reanchor-decoding\[bench\]'"):
+        paired_p_value([1.0, 2.0])
+    assert paired_p_value([1.0]) == 1.0  # one prompt tells nothing
 
 
 def test_two_runs_by_hand():

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from reanchor.chat import default_thinking, thinking_option
 from reanchor_cli.generate import warn_of_thinking
-from reanchor_cli.prompt import thinks
 
 QWEN3 = "z-lab/Qwen3-8B-DFlash-b16"  # trained with thinking off
 
@@ -29,16 +29,23 @@ class Tokenizer:
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "asked", "mode"),
+    ("tokenizer", "mode"),
     [
-        (Tokenizer("enable_thinking"), None, True),
-        (Tokenizer("enable_thinking", default=False), None, False),
-        (Tokenizer("thinking"), False, False),
-        (Tokenizer(None), None, None),
+        (Tokenizer("enable_thinking"), True),
+        (Tokenizer("enable_thinking", default=False), False),
+        (Tokenizer("thinking"), True),
+        (Tokenizer(None), None),
     ],
 )
-def test_the_mode_a_prompt_is_in(tokenizer: Tokenizer, asked: bool | None, mode: bool | None) -> None:
-    assert thinks(tokenizer, asked) is mode
+def test_the_mode_a_prompt_is_in(tokenizer: Tokenizer, mode: bool | None) -> None:
+    assert default_thinking(tokenizer) is mode
+
+
+def test_the_switch_has_the_templates_name() -> None:
+    assert thinking_option(Tokenizer("thinking"), False) == {"thinking": False}
+    assert thinking_option(Tokenizer(None), None) == {}
+    with pytest.raises(ValueError, match="knows no thinking mode"):
+        thinking_option(Tokenizer(None), True)
 
 
 @pytest.mark.parametrize(

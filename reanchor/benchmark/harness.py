@@ -1,4 +1,4 @@
-"""The run: every prompt by every method in one process, in an order that rotates, judged before it counts."""
+"""Benchmark harness: every prompt by every method in one process, in an order that rotates, judged before it counts."""
 
 from __future__ import annotations
 

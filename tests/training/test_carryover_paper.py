@@ -1,11 +1,15 @@
-"""The diagnostics on a drafter that learned the planted task, and their definitions by hand."""
+"""benchmarks/paper/carryover.py on a drafter of the planted target, and its definitions by hand."""
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import operator
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,14 +18,16 @@ from click.testing import CliRunner
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.drafters.load import load_drafter
 from reanchor.layer import project
-from reanchor.training import diagnostics
 from reanchor.training.drafter_shape import DrafterShape
 from reanchor.training.initialization import init_drafter
-from reanchor.training.observation import CARRIED, acceptance_length, observe
 from reanchor.training.packed import block_states
-from reanchor_cli.main import main
 from tests.training import planted
 
+FILE = Path(__file__).parents[2] / "benchmarks" / "paper" / "carryover.py"
+SPEC = importlib.util.spec_from_file_location("carryover_paper", FILE)
+assert SPEC is not None and SPEC.loader is not None
+paper = sys.modules["carryover_paper"] = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(paper)
 MODEL = planted.planted_target()
 
 
@@ -40,7 +46,7 @@ def drafter(folder):
 
 @pytest.fixture(scope="module")
 def seen(drafter):
-    return [observe(MODEL, drafter, prompt, 24, ()) for prompt, _ in planted.texts(3, 1)]
+    return [paper.observe(MODEL, drafter, prompt, 24) for prompt, _ in planted.texts(3, 1)]
 
 
 def test_watching_changes_nothing(drafter, seen):
@@ -57,15 +63,15 @@ def test_watching_changes_nothing(drafter, seen):
 
 
 def test_reconvergence_by_hand():
-    assert diagnostics.reconvergence([4, 5, 6], [4, 5, 6]) == 3
-    assert diagnostics.reconvergence([4, 5, 6], [9, 4, 5]) == 2  # one place late
-    assert diagnostics.reconvergence([4, 5, 6], [5, 6, 9]) == 2  # one place early
-    assert diagnostics.reconvergence([4, 5, 6], [6, 9, 9]) == 0  # two places off
-    assert diagnostics.reconvergence([4, 5, 6], [4]) == 1  # the text ends
+    assert paper.reconverged([4, 5, 6], [4, 5, 6]) == 3
+    assert paper.reconverged([4, 5, 6], [9, 4, 5]) == 2  # one place late
+    assert paper.reconverged([4, 5, 6], [5, 6, 9]) == 2  # one place early
+    assert paper.reconverged([4, 5, 6], [6, 9, 9]) == 0  # two places off
+    assert paper.reconverged([4, 5, 6], [4]) == 1  # the text ends
 
 
 def test_recall_by_hand(drafter, seen):
-    rows = diagnostics.recall(seen, drafter, drafter)
+    rows = paper.recall(seen, drafter, drafter)
     first = [row for row in rows if row["position"] == 0]
     assert {row["variant"] for row in first} == {"on", "off", "baseline"}
     assert len({row["rounds"] for row in first}) == 1
@@ -80,9 +86,9 @@ def test_recall_by_hand(drafter, seen):
     assert all(row["recall_1"] <= row["recall_16"] <= 1 for row in rows)
 
 
-def test_the_ceiling_by_hand(drafter, seen):
+def test_the_bound_by_hand(drafter, seen):
     """Against rounds replayed one by one; a branch that always says the truth makes either of them always right."""
-    *rows, lengths = diagnostics.ceiling(seen, drafter)
+    *rows, lengths = paper.bound(seen, drafter)
     rejected = [
         (each, block)
         for each in seen
@@ -111,7 +117,7 @@ def test_the_ceiling_by_hand(drafter, seen):
         )
         for each in seen
     ]
-    assert all(row["branch"] == row["either"] == 1 for row in diagnostics.ceiling(truthful, drafter)[:-1])
+    assert all(row["branch"] == row["either"] == 1 for row in paper.bound(truthful, drafter)[:-1])
 
 
 def text_after(each, one):
@@ -135,7 +141,9 @@ def test_attention_weights_are_those_of_the_pass(drafter, seen, monkeypatch):
         return calls[-1][1]
 
     monkeypatch.setattr(layer, "attend", watched)
-    found = diagnostics.attended(drafter, one)[0]  # [S, heads, T]
+    with torch.no_grad(), paper.attention_weights() as weights_of:
+        block_states(drafter, one.ids, one.features, one.anchors, one.carried)
+    found = weights_of[0]  # [S, heads, T]
     (slots, context, angles, _store, _sees, weights), out = calls[0]
     torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:2]))
     values = project(torch.cat([context, slots]), weights, layer.shape, *angles)[2]  # [T, kv heads, hd]
@@ -144,7 +152,7 @@ def test_attention_weights_are_those_of_the_pass(drafter, seen, monkeypatch):
 
 
 def test_attention_shares(drafter, seen):
-    rows = diagnostics.attention(seen, drafter)
+    rows = paper.attention(seen, drafter)
     assert rows[-1]["states"] == "all" and 0 < rows[-1]["mass"] < 1
     assert rows[-1]["rounds"] == sum(row["rounds"] for row in rows[:-1])
 
@@ -154,7 +162,7 @@ def test_what_is_carried(drafter):
     kept = drafter.carryover_embedding.detach().clone()
     drafter.carryover_embedding.data.fill_(2.0)
     try:
-        found = [acceptance_length(MODEL, drafter, prompts, 20, (), kind) for kind in CARRIED]
+        found = [paper.acceptance_length(MODEL, drafter, prompts, 20, kind) for kind in paper.CARRIED]
         assert bool((drafter.carryover_embedding == 2.0).all())
         for carryover, tau in ((False, found[0]), (True, found[2])):
             decoder = SpeculativeDecoder(MODEL, drafter, DecodeConfig("dflash", carryover=carryover))
@@ -164,18 +172,8 @@ def test_what_is_carried(drafter):
             )
     finally:
         drafter.carryover_embedding.data = kept
-    zero = acceptance_length(MODEL, drafter, prompts, 20, (), "states with embedding")
+    zero = paper.acceptance_length(MODEL, drafter, prompts, 20, "states with embedding")
     assert found[1] == zero  # bare states are states with an embedding of nothing
-
-
-def test_datasets_and_their_correlation():
-    def rounds(r, gain):
-        return [{"states": 3, "consecutive": 0, "agreement": 1, "R": r, "gain": gain}] * 2
-
-    table = diagnostics.by_dataset({"a": rounds(1, 0), "b": rounds(2, 1), "c": rounds(3, 2)})
-    assert [row["dataset"] for row in table] == ["a", "b", "c", "correlation with gain"]
-    assert table[-1]["R"] == pytest.approx(1.0) and table[0]["R"] == 1 and table[2]["gain"] == 2
-    assert len(diagnostics.by_dataset({"a": rounds(1, 0)})) == 1
 
 
 @pytest.fixture(scope="module")
@@ -191,115 +189,80 @@ def target(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize("analysis", ["recall", "reconvergence", "attention", "carried"])
-def test_the_command(target, folder, tmp_path, analysis):
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(
-        "".join(
-            json.dumps({"id": str(place), "turns": [" ".join(map(str, prompt))]}) + "\n"
-            for place, (prompt, _) in enumerate(planted.texts(2, 1))
-        )
+def written(folder, *turns):
+    path = folder / "prompts.jsonl"
+    path.write_text(
+        "".join(json.dumps({"id": str(n), "turns": [turn]}) + "\n" for n, turn in enumerate(turns))
     )
-    arguments = [
-        "bench",
-        "--analysis",
-        analysis,
+    return path
+
+
+def run(diagnostic, target, drafter, prompts, *more):
+    given = [
+        diagnostic,
         "--target",
         target,
         "--drafter",
-        folder,
+        drafter,
         "--prompts",
         prompts,
+        "--raw",
+        "--json",
+        *more,
     ]
-    arguments += ["--raw", "--max-new-tokens", 20, "--plots", tmp_path / "plots", "--json"]
-    if analysis != "attention":
-        arguments += ["--baseline", folder]
-    done = CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(paper.main, [str(each) for each in given])
+
+
+def texts():
+    return [" ".join(map(str, prompt)) for prompt, _ in planted.texts(2, 1)]
+
+
+@pytest.mark.parametrize("diagnostic", ["recall", "reconvergence", "attention", "carried"])
+def test_the_script(target, folder, tmp_path, diagnostic):
+    compared = ["--baseline", folder] if diagnostic in ("recall", "carried") else []
+    done = run(diagnostic, target, folder, written(tmp_path, *texts()), "--max-new-tokens", 20, *compared)
     assert done.exit_code == 0, done.output
     tables = json.loads(done.stdout)["tables"]
-    assert all(rows for rows in tables.values())
-    assert {path.stem for path in (tmp_path / "plots").iterdir()} == tables.keys()
+    assert tables and all(tables.values())
+
+
+def test_it_runs_as_a_file(target, folder, tmp_path):
+    given = [FILE, "attention", "--target", target, "--drafter", folder, "--raw", "--max-new-tokens", "20"]
+    given += ["--prompts", written(tmp_path, *texts())]
+    done = subprocess.run([sys.executable, *map(str, given)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "layer_0" in done.stdout and "all" in done.stdout
 
 
 def test_a_drafter_that_carries_nothing_is_refused(target, tmp_path):
     init_drafter(tmp_path, None, DrafterShape(4, "0", "0", planted.MASK), MODEL, False)
-    done = CliRunner().invoke(
-        main, ["bench", "--analysis", "recall", "--target", str(target), "--drafter", str(tmp_path), "--raw"]
-    )
-    assert done.exit_code == 2 and "reads rejected states" in done.output
+    done = run("recall", target, tmp_path, written(tmp_path, *texts()))
+    assert done.exit_code == 2 and "reads no rejected states" in done.output
 
 
-def test_nothing_observed_makes_empty_tables(drafter):
-    assert diagnostics.recall([], drafter, None) == []
-    assert diagnostics.rejected_rounds([], drafter) == []
-    assert diagnostics.by_reconvergence([]) == diagnostics.by_dataset({"a": []}) == []
-    assert diagnostics.attention([], drafter) == diagnostics.ceiling([], drafter) == []
-
-
-def test_what_never_varies_correlates_with_nothing():
-    rows = [{"states": 3, "consecutive": 0, "agreement": 1, "R": 0, "gain": 0}]
-    table = diagnostics.by_dataset(dict.fromkeys("abc", rows))
-    assert table[-1]["R"] is None and json.loads(json.dumps(table, allow_nan=False))
-
-
-@pytest.mark.parametrize(
-    "more, reason",
-    [
-        (["--temperature", "1"], "--temperature"),
-        (["--method", "reanchor"], "--method"),
-        (["--csv"], "--csv"),
-        (["--sweep", "max_nodes=8,16"], "--sweep"),
-        (["--output", "results.jsonl"], "--output"),
-    ],
-)
-def test_what_an_analysis_does_not_read_is_refused(more, reason):
-    done = CliRunner().invoke(main, ["bench", "--analysis", "recall", *more])
-    assert done.exit_code == 2 and f"{reason} has no part in --analysis" in done.output
-
-
-def test_only_some_analyses_compare_with_a_baseline():
-    done = CliRunner().invoke(main, ["bench", "--analysis", "attention", "--baseline", "demo"])
+def test_only_some_diagnostics_compare_with_a_baseline(target, folder, tmp_path):
+    done = run("attention", target, folder, written(tmp_path, *texts()), "--baseline", folder)
     assert done.exit_code == 2 and "compares with no --baseline" in done.output
 
 
-def test_prompts_too_long_are_skipped(target, folder, tmp_path):
-    prompts = tmp_path / "prompts.jsonl"
-    turns = [" ".join(["3"] * 300), "1 2 3 4 5 6 7"]
-    prompts.write_text("".join(json.dumps({"id": str(n), "turns": [t]}) + "\n" for n, t in enumerate(turns)))
-    for analysis in ("recall", "carried"):
-        arguments = ["bench", "--analysis", analysis, "--target", target, "--drafter", folder, "--raw"]
-        arguments += ["--prompts", prompts, "--max-new-tokens", 12, "--json"]
-        done = CliRunner().invoke(main, [str(each) for each in arguments])
-        assert done.exit_code == 0, done.output
-        assert "skipped for the length of their first turn: 0" in done.stderr.replace("\n", " ")
-        assert all(json.loads(done.stdout)["tables"].values())
+def test_nothing_observed_makes_empty_tables(drafter):
+    assert paper.recall([], drafter, None) == []
+    assert paper.rejected_rounds([], drafter) == []
+    assert paper.means([], "R") == []
+    assert paper.attention([], drafter) == paper.bound([], drafter) == []
 
 
-def test_statistics_over_the_baselines_acceptance_length():
-    rows = {
-        name: [{"states": 3, "consecutive": 1, "agreement": 2, "R": r, "gain": 9}]
-        for name, r in zip("abc", (2, 3, 8), strict=True)
-    }
-    table = diagnostics.normalised(rows, {"a": (2.0, 2.2), "b": (2.0, 2.3), "c": (4.0, 4.8)})
-    assert [row["R"] for row in table[:3]] == [1.0, 1.5, 2.0]
-    assert [row["gain"] for row in table[:3]] == pytest.approx([0.1, 0.15, 0.2])
-    assert table[2] | {"gain": None} == {
-        "dataset": "c",
-        "rounds": 1,
-        "baseline": 4.0,
-        "carryover": 4.8,
-        "states": 0.75,
-        "consecutive": 0.25,
-        "agreement": 0.5,
-        "R": 2.0,
-        "gain": None,
-    }
-    assert table[3]["R"] == pytest.approx(1.0) and table[3]["baseline"] is None
+def test_prompts_too_long_are_left_out(target, folder, tmp_path):
+    prompts = written(tmp_path, " ".join(["3"] * 300), "1 2 3 4 5 6 7")
+    done = run("carried", target, folder, prompts, "--max-new-tokens", 12)
+    assert done.exit_code == 0, done.output
+    assert "1 prompts are too long" in done.stderr
+    assert [row["prompts"] for row in json.loads(done.stdout)["tables"]["carried"]] == [1]
 
 
 def test_what_a_rejected_round_holds(drafter, seen):
     """Against a second reading of the same rounds."""
-    rows = diagnostics.rejected_rounds(seen, drafter)
+    rows = paper.rejected_rounds(seen, drafter)
     found = []
     for each in seen:
         for before, now in zip(each.rounds, each.rounds[1:], strict=False):
