@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from reanchor import DecodeConfig, SamplingConfig
+from reanchor.config import ReAnchorRules
 from reanchor_cli.answer import AnswerStream
 from reanchor_cli.compare import difference
 from reanchor_cli.main import main
@@ -81,7 +82,7 @@ def test_the_whole_json(generate, pair):
         "tokens": tokens,
         "finish_reason": "length",
         "decode_config": {knob.name: knob.default for knob in fields(DecodeConfig)}
-        | {"method": "auto", "max_nodes": 20},
+        | {"method": "auto", "max_nodes": 20, "rules": asdict(ReAnchorRules())},
     }
     rounds = stats["per_round"]
     assert stats["tokens"] == 24 and stats["prompt_tokens"] == len(ids_of("u:Hi\na:"))
@@ -349,7 +350,10 @@ def test_text_arrives_before_the_end_and_whole():
 
 def test_every_knob_is_an_option_with_its_help():
     shown = " ".join(CliRunner().invoke(main, ["generate", "-h"], terminal_width=400).output.split())
-    for knob in (*fields(DecodeConfig), *fields(SamplingConfig)):
+    rules = [f"{each.name}: {each.metadata['help']}" for each in fields(ReAnchorRules)]
+    assert "--rule NAME=VALUE" in shown and all(rule in shown for rule in rules)
+    knobs = [each for each in fields(DecodeConfig) if each.name != "rules"]
+    for knob in (*knobs, *fields(SamplingConfig)):
         assert f"--{knob.name.replace('_', '-')} " in shown
         assert " ".join(knob.metadata["help"].split()) in shown
         if isinstance(knob.default, bool):

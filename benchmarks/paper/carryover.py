@@ -32,6 +32,7 @@ from reanchor.benchmark.conversation import Conversation
 from reanchor.chat import thinking_option, thinking_switch
 from reanchor.core import Draft, Retained
 from reanchor.datasets import load_file, load_set
+from reanchor.drafters.base import Drafter, WrappedDrafter
 from reanchor.drafters.load import load_drafter
 from reanchor.loading import load_target
 from reanchor.target import end_ids
@@ -65,20 +66,18 @@ class ObservedDecode:
         return self.ids[self.anchors[:, None] + 1 + torch.arange(proposals, device=self.ids.device)]
 
 
-class ObservingDrafter:
+class ObservingDrafter(WrappedDrafter):
     """A drafter that keeps what it was asked and what it answered."""
 
-    def __init__(self, drafter: Any) -> None:
-        self.drafter, self.rounds = drafter, list[ObservedRound]()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.drafter, name)
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(drafter)
+        self.rounds: list[ObservedRound] = []
 
     def draft(
         self, anchor: int, retained: Retained, shifts: Any, cache: Any, *more: Any, **asked: Any
     ) -> Draft:
         position = len(cache)
-        draft = self.drafter.draft(anchor, retained, shifts, cache, *more, **asked)
+        draft = super().draft(anchor, retained, shifts, cache, *more, **asked)
         self.rounds.append(ObservedRound(position, tuple(draft.blocks[0]), retained))
         return draft
 

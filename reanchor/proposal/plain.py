@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reanchor.core import Draft, Plan, Retained, Tree, VerifyResult
+from reanchor.core import BASELINE, Draft, Plan, Retained, Tree, VerifyResult
 from reanchor.proposal.proposer import FixedRuleProposer
 from reanchor.proposal.tree_builder import TreeBuilder
 
@@ -14,7 +14,9 @@ class PlainProposer(FixedRuleProposer):
         return Plan("plain", 0, "fixed")
 
     def assemble(self, draft: Draft, retained: Retained, max_depth: int) -> Tree:
-        return TreeBuilder(draft.blocks[0][0]).freeze()
+        builder = TreeBuilder(draft.blocks[0][0])
+        builder.insert(draft.blocks[0][:1], BASELINE)
+        return builder.freeze()
 
     def retain(self, tree: Tree, result: VerifyResult) -> list[int]:
         return []

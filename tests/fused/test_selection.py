@@ -32,7 +32,9 @@ NEW = 24
 
 
 def steps(model, drafter, **knobs):
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig.of(**{"method": "reanchor", **knobs}))
+    decoder = SpeculativeDecoder(
+        model, drafter, DecodeConfig.of(**{"method": "reanchor" if drafter else "plain", **knobs})
+    )
     made = list(decoder.decode(PROMPT, SamplingConfig(max_new_tokens=NEW)))
     return [token for step in made for token in step.tokens], [step.accepted for step in made], decoder
 
@@ -274,5 +276,5 @@ def test_mixed_precision_training_and_activations():
 
 
 def test_a_stack_by_another_name():
-    with pytest.raises(ValueError, match="forward must be one of auto, hf, fused"):
+    with pytest.raises(ValueError, match="forward must be one of auto, transformers, fused"):
         DecodeConfig("reanchor", forward="fast")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from reanchor.core import Draft
+from reanchor.drafters.base import Drafter
 from reanchor.drafters.block import BlockDrafter
 from reanchor.drafters.context import ContextCache
 from reanchor.drafters.drafter_config import (
@@ -79,7 +80,7 @@ def block_drafter(model, block_size: int = 5, seed: int = 3, **more) -> BlockDra
     return drafter.borrow(model.get_input_embeddings(), model.get_output_embeddings())
 
 
-class ScriptedBlocks:
+class ScriptedBlocks(Drafter):
     """Drafts a known continuation, wrong in the baseline from `right` proposals on, right in shifted blocks but for
     every `miss`-th position.
     """

@@ -44,7 +44,9 @@ def few_tokens(seed: int = 1) -> LlamaForCausalLM:
 def decode(model, drafter, prompt=PROMPT, new=48, end_ids=(), **knobs):
     """All that steps say, and the decoder."""
     decoder = SpeculativeDecoder(
-        model, drafter, DecodeConfig.of(forward="fused", **{"method": "reanchor", **knobs})
+        model,
+        drafter,
+        DecodeConfig.of(forward="fused", **{"method": "reanchor" if drafter else "plain", **knobs}),
     )
     steps = list(decoder.decode(prompt, SamplingConfig(max_new_tokens=new), end_ids=end_ids))
     told = [
