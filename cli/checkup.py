@@ -19,6 +19,8 @@ from reanchor.decoder import SpeculativeDecoder
 from reanchor.hardware import hardware
 from reanchor.loading import DTYPES, Pair, devices, load_tokenizer
 from reanchor.proposal import TreeBuilder
+from reanchor.recurrent.patched_layers import NEITHER, STATEFUL, recurrent_modules, sizes_of
+from reanchor.target import stateful
 
 PACKAGES = {
     "torch": "", "transformers": "", "triton": "pip install triton", "flash-attn": "pip install flash-attn",
@@ -166,13 +168,19 @@ def memory(pair: Pair, context: int) -> Facts:
     """Estimated bytes for one decode with `context` tokens."""
     target = pair.target.config.get_text_config()
     width = pair.target.dtype.itemsize
-    kv_heads = getattr(target, "num_key_value_heads", None) or target.num_attention_heads
-    row = 2 * target.num_hidden_layers * kv_heads * head_size(target) * width
+    states, kept, without_rows = recurrent_memory(pair.target)
+    attending, row = target.num_hidden_layers - without_rows, 0
+    if attending:
+        kv_heads = getattr(target, "num_key_value_heads", None) or target.num_attention_heads
+        row = 2 * attending * kv_heads * head_size(target) * width
     parts = {
         "target weights": weights(pair.target),
         f"target cache, {context} tokens": 2 * row * (context + NODES),  # a cache grows by doubling
         f"logits of {NODES} nodes": NODES * target.vocab_size * (width + 4),
     }
+    if states:
+        parts["recurrent states, whatever the length"] = states
+        parts[f"what recurrent layers keep of {NODES} nodes"] = kept
     config = getattr(pair.drafter, "config", None)
     if config is not None and isinstance(pair.drafter, torch.nn.Module):
         drafter_row = 2 * config.layers * config.kv_heads * config.head_dim * width
@@ -182,6 +190,18 @@ def memory(pair: Pair, context: int) -> Facts:
         parts["features of the prompt"] = features * context
     facts = {name: size(count) for name, count in parts.items()}
     return {**facts, "all together": size(sum(parts.values())), "free now": free(pair.target.device)}
+
+
+def recurrent_memory(model: Any) -> tuple[int, int, int]:
+    """Bytes of all recurrent states, each held twice, and of what is kept of a tree; layers without keys and values."""
+    if not stateful(model):
+        return 0, 0, 0
+    width = max(4, model.dtype.itemsize)
+    sizes = [sizes_of(module) for module in recurrent_modules(model).values()]
+    states = sum(2 * each.state * width + each.columns * model.dtype.itemsize for each in sizes)
+    kept = NODES * sum(each.kept * width for each in sizes)
+    kinds = list(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    return states, kept, sum(kind in (*STATEFUL, *NEITHER) for kind in kinds)
 
 
 def weights(module: torch.nn.Module) -> int:

@@ -1,4 +1,5 @@
 """The target's keys and values: committed rows stay in place, tree rows stand behind them until one path is kept.
+Recurrent layers have a state instead, which moves on along that path.
 
 It is an HF cache, so any HF model writes to it; it knows nothing of trees beyond the path it is told to keep.
 """
@@ -6,12 +7,16 @@ It is an HF cache, so any HF model writes to it; it knows nothing of trees beyon
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache, PretrainedConfig
 from transformers.cache_utils import CacheLayerMixin
+
+from reanchor.recurrent.patched_layers import BOTH, NEITHER, STATEFUL
+from reanchor.recurrent.state import NoLayer, StateLayer, Verified
 
 SLACK = 256  # rows beyond those asked for, so that a long prompt is not doubled by the first round after it
 
@@ -50,15 +55,15 @@ class TreeLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write rows behind the committed ones, without committing them. key_states: [1, heads, T, head_dim]"""
-        if self.cache.handed_over and self.index == 0:
+        if self.cache.handed_over and self is self.cache.own_layers[0]:
             self.cache.reserve(key_states.shape[2])
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+            TreeLayer.lazy_initialization(self, key_states, value_states)
         assert self.keys is not None and self.values is not None
         start, end = self.cache.length, self.cache.length + key_states.shape[2]
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
-        if self.cache.handed_over and self.index == len(self.cache.own_layers) - 1:
+        if self.cache.handed_over and self is self.cache.own_layers[-1]:
             self.cache._set_length(end)
         return self.keys[:, :, :end], self.values[:, :, :end]
 
@@ -76,6 +81,23 @@ class TreeLayer(CacheLayerMixin):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Nothing to do: all layers share the length that `TreeCache.crop` shortens."""
+
+
+class TreeStateLayer(StateLayer, TreeLayer):
+    """A layer with keys and values and a recurrent state beside them."""
+
+    is_croppable = False
+
+    def __init__(self, cache: TreeCache, index: int) -> None:
+        TreeLayer.__init__(self, cache, index)
+        StateLayer.__init__(self)
+
+    def lazy_initialization(self, *rows: Tensor, **states: Any) -> None:
+        """transformers gives keys and values by place and states by name."""
+        if rows:
+            TreeLayer.lazy_initialization(self, *rows)
+        else:
+            StateLayer.lazy_initialization(self, **states)
 
 
 class TreeCache(Cache):
@@ -96,8 +118,24 @@ class TreeCache(Cache):
         self._device_length: Tensor | None = None
         self.handed_over = False
         self.buffers: dict[str, Tensor] = {}  # kind of layer -> [layers, 2, 1, heads, capacity, head_dim]
-        self.own_layers = [TreeLayer(self, index) for index in range(own)]
-        super().__init__(layers=list(self.own_layers))
+        layers = [self._layer(index) for index in range(own)]
+        self.own_layers = [layer for layer in layers if isinstance(layer, TreeLayer)]
+        stateful = [index for index, kind in enumerate(self.kinds) if kind in (*STATEFUL, *BOTH)]
+        self.states: dict[int, StateLayer] = {
+            index: layer for index, layer in enumerate(layers) if index in stateful
+        }
+        self.held: Mapping[int, Verified] | None = (
+            None  # what recurrent layers keep of the tree verified last
+        )
+        super().__init__(layers=layers)
+
+    def _layer(self, index: int) -> Any:
+        kind = self.kinds[index]
+        if kind in BOTH:
+            return TreeStateLayer(self, index)
+        if kind in NEITHER:
+            return NoLayer()
+        return StateLayer() if kind in STATEFUL else TreeLayer(self, index)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -105,7 +143,8 @@ class TreeCache(Cache):
             layer.belong_to(self)
 
     def reserve(self, rows: int) -> None:
-        """Make room for `rows` rows behind the committed ones, growing by doubling."""
+        """Make room for `rows` rows behind the committed ones, growing by doubling; what was verified is forgotten."""
+        self.held = None
         if self.length + rows <= self.capacity:
             return
         self.capacity = max(2 * self.capacity, self.length + rows + SLACK)
@@ -165,7 +204,9 @@ class TreeCache(Cache):
 
     def hand_over(self) -> None:
         """Decoding is over: passes of HF commit their own rows from here on, as in HF's caches."""
-        self.handed_over = True
+        self.handed_over, self.held = True, None
+        for state in self.states.values():
+            state.hand_over()
         for layer in self.own_layers:
             layer.keys, layer.values = self._rows(layer.index)
             layer.is_initialized = True
@@ -176,18 +217,51 @@ class TreeCache(Cache):
             self._device_length.fill_(length)
 
     def commit(self, path: list[int]) -> None:
-        """Keep, of the rows behind the committed ones, those of `path` in that order; drop the rest."""
+        """Keep, of the rows behind the committed ones, those of `path` in that order; drop the rest. States of
+        recurrent layers move on along it, all of them or none; a prompt's they have already.
+        """
+        moved = self._states_after(path) if self.states and self.length else {}
         keep = next((place for place, row in enumerate(path) if place != row), len(path))
         if keep < len(path):
             for buffer in self.buffers.values():
                 source = torch.tensor(path[keep:], device=buffer.device) + self.length
                 start, end = self.length + keep, self.length + len(path)
                 buffer[:, :, :, :, start:end] = buffer.index_select(4, source)
+        for index, state in moved.items():
+            self.states[index].take(*state)
+        self.held = None
         self._set_length(self.length + len(path))
+
+    def hold(self, kept: Mapping[int, Verified]) -> None:
+        """What the recurrent layers keep of a tree that was verified whole; `commit` chooses a path of it."""
+        self.held = kept
+
+    def _states_after(self, path: list[int]) -> dict[int, tuple[Tensor, Tensor | None]]:
+        held = self.held or {}
+        if held.keys() != self.states.keys():
+            raise ValueError(
+                "recurrent layers commit a path of the tree that was verified last, and none was"
+            )
+        places: dict[torch.device, Tensor] = {}
+        moved = {}
+        for index, kept in held.items():
+            device = kept.rows.device
+            if device not in places:
+                places[device] = torch.tensor(path, device=device)
+            moved[index] = self.states[index].after(kept, places[device])
+        return moved
 
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last rows; HF passes their number as a negative count."""
+        if self.states and tokens_to_remove:
+            raise ValueError(
+                f"cannot drop {abs(tokens_to_remove)} tokens: recurrent layers keep one state, which cannot go back; "
+                "decode the shorter text again"
+            )
         self._set_length(self.length - min(abs(tokens_to_remove), self.length))
 
     def reset(self) -> None:
+        self.held = None
+        for layer in self.states.values():
+            StateLayer.reset(layer)
         self._set_length(0)

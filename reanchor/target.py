@@ -22,9 +22,16 @@ from reanchor.attention.problem import Visibility
 from reanchor.attention.table import Attention
 from reanchor.cache import TreeCache
 from reanchor.core import Tree
+from reanchor.recurrent import patched_layers as recurrent
+from reanchor.recurrent.lineage import Lineage
+from reanchor.recurrent.patched_layers import BOTH, NEITHER, STATEFUL
 
 _ATTENTION = {"full_attention", "sliding_attention"}
-_SUPPORTED = "only full and sliding-window attention can verify a tree in one pass; use plain HF generate"
+_RECURRENT = {*STATEFUL, *BOTH, *NEITHER}
+_SUPPORTED = (
+    "only full and sliding-window attention and known recurrent layers can verify a tree in one pass; use plain HF "
+    "generate"
+)
 
 
 _locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
@@ -57,16 +64,24 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
     text = model.config.get_text_config()
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(f"{name} is an encoder-decoder; a decoder-only causal LM is needed")
-    kinds = set(getattr(text, "layer_types", None) or ()) - _ATTENTION
-    if kinds or getattr(model, "_is_stateful", False):
-        found = ", ".join(sorted(kinds)) or "a recurrent state"
-        raise ValueError(f"{name} has layers with {found}: {_SUPPORTED}")
+    kinds = set(getattr(text, "layer_types", None) or ()) - _ATTENTION - _RECURRENT
+    if kinds:
+        raise ValueError(f"{name} has layers with {', '.join(sorted(kinds))}: {_SUPPORTED}")
+    if stateful(model) and (reason := recurrent.refusal(model)) is not None:
+        raise ValueError(f"{name} cannot be verified by trees: {reason}; use plain HF generate")
     if getattr(model.get_decoder(), "layers", None) is None:
         raise ValueError(
             f"{name}'s decoder has no list of layers to read features from; use plain HF generate"
         )
     if model.get_output_embeddings() is None:
         raise ValueError(f"{name} has no output head; load it with AutoModelForCausalLM")
+
+
+def stateful(model: PreTrainedModel) -> bool:
+    """Does it have recurrent layers?"""
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    found = kinds & {*STATEFUL, *BOTH} or getattr(model, "_is_stateful", False)
+    return bool(found) or bool(recurrent.recurrent_modules(model))
 
 
 def refuse_nan(logits: Tensor) -> None:
@@ -123,6 +138,7 @@ class Target:
         refuse_unsupported(model)
         self.attention = Attention(attention, attention_refusal(model))
         self.scope = PatchedAttention(model, self.attention) if self.attention.refused is None else None
+        self.recurrent = recurrent.Scope(model) if stateful(model) else None
         self.model, self.alone = model, model_lock(model)
         self.layers: nn.ModuleList = model.get_decoder().layers
         outside = [layer for layer in tap_layers if not -1 <= layer < len(self.layers)]
@@ -140,6 +156,9 @@ class Target:
         self.kinds: set[str] = (
             set(kinds) if kinds else {"sliding_attention" if self.window else "full_attention"}
         )
+        if self.recurrent is not None:  # their masks are of the layers that attend
+            both = {"full_attention"} if self.kinds & {*BOTH} else set()
+            self.kinds = self.kinds & _ATTENTION | both
 
     @property
     def device(self) -> torch.device:
@@ -167,13 +186,26 @@ class Target:
     @torch.no_grad()
     def prefill(self, prompt: Tensor, cache: TreeCache) -> TargetOutput:
         """Commit a prompt [P] by HF's own path; logits of its last position only."""
-        output = self._forward(prompt, cache, None, None, logits_to_keep=1)
+        try:
+            output = self._forward(prompt, cache, None, None, logits_to_keep=1)
+        except BaseException:
+            cache.reset()  # recurrent layers have taken a part of the prompt
+            raise
         cache.commit(list(range(len(prompt))))
         return output
 
     @torch.no_grad()
     def verify(self, tree: Tree, cache: TreeCache) -> TargetOutput:
         """Every node of a tree in one pass; commits nothing."""
+        if self.recurrent is None:
+            return self._verify(tree, cache)
+        lineage = Lineage.of(tree.parents, tree.ancestry(), self.device)
+        with self.alone, self.recurrent.verifying(lineage) as kept:
+            output = self._verify(tree, cache)
+        cache.hold(kept)
+        return output
+
+    def _verify(self, tree: Tree, cache: TreeCache) -> TargetOutput:
         tokens = torch.tensor(tree.tokens, device=self.device)
         if self.scope is None:
             depths = torch.tensor(tree.depths, device=self.device)
@@ -191,7 +223,7 @@ class Target:
         tokens: Tensor,
         cache: TreeCache,
         positions: Tensor | None,
-        mask: Tensor | dict[str, Tensor] | None,
+        mask: Tensor | dict[str, Tensor | None] | None,
         logits_to_keep: int,
         **keywords: Any,
     ) -> TargetOutput:
@@ -213,13 +245,13 @@ class Target:
         nothing = output.logits.new_empty(len(tokens), 0)
         return TargetOutput(output.logits[0], torch.cat(features, -1) if features else nothing)
 
-    def _mask(self, tree: Tree, depths: Tensor, committed: int) -> Tensor | dict[str, Tensor]:
+    def _mask(self, tree: Tree, depths: Tensor, committed: int) -> Tensor | dict[str, Tensor | None] | None:
         """Additive masks [1, 1, N, C + N]: all committed rows within the window, then a node's ancestors and
         itself.
         """
         sees = torch.from_numpy(tree.ancestry()).to(self.device)  # [N, N]
         past = sees.new_ones(len(tree), committed)
-        masks = {}
+        masks: dict[str, Tensor | None] = {}
         for kind in self.kinds:
             visible = torch.cat([past, sees], dim=1)
             if (
@@ -231,4 +263,6 @@ class Target:
                 visible &= (committed + depths)[:, None] - keys[None] < self.window
             bias = torch.zeros(visible.shape, dtype=self.model.dtype, device=self.device)
             masks[kind] = bias.masked_fill_(~visible, torch.finfo(bias.dtype).min)[None, None]
+        if self.recurrent is not None:
+            return {**masks, **dict.fromkeys(STATEFUL)} if masks else None
         return masks if len(masks) > 1 else next(iter(masks.values()))

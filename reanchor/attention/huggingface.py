@@ -29,6 +29,8 @@ from reanchor.attention.table import Attention
 NAME = "reanchor_tail"  # how transformers calls us while a scope is open
 KEYWORD = "reanchor_call"
 LAYER_TYPES = ("full_attention", "sliding_attention")
+# Layers that do not attend, or have a recurrence beside plain attention: their attention is all that matters here.
+OTHER_TYPES = ("linear_attention", "conv", "mamba", "hybrid", "moe", "mlp")
 KNOWN = (
     "eager",
     "sdpa",
@@ -54,7 +56,7 @@ def attention_refusal(model: nn.Module) -> str | None:
     """Why a model cannot verify through this room, or None."""
     name = type(model).__name__
     layers = attention_modules(model)
-    if not getattr(model, "_supports_attention_backend", False) or not layers:
+    if not layers or not (getattr(model, "_supports_attention_backend", False) or asks_interface(layers)):
         return f"{name} does not take its attention from transformers' attention interface"
     foreign = foreign_attention(model)
     if foreign is not None:
@@ -62,7 +64,8 @@ def attention_refusal(model: nn.Module) -> str | None:
     if ignores_soft_cap(model):
         return "transformers' sdpa leaves the soft cap of the scores out, ours would not; load it with eager attention"
     for layer in layers:
-        unknown = sorted(set(getattr(layer.config, "layer_types", None) or ()) - set(LAYER_TYPES))
+        types = set(getattr(layer.config, "layer_types", None) or ())
+        unknown = sorted(types - {*LAYER_TYPES, *OTHER_TYPES})
         if unknown:
             return f"{name} has layers of type {', '.join(map(str, unknown))}"
         kind: Any = type(layer)
@@ -73,6 +76,16 @@ def attention_refusal(model: nn.Module) -> str | None:
         if has_window(layer) and "sliding_window" not in passed:
             return f"{name} keeps its sliding window in the mask alone"
     return None
+
+
+def asks_interface(layers: list[Any]) -> bool:
+    """Do the attention layers of a model with recurrent ones look their function up in transformers' table? Such models
+    do not say so.
+    """
+    mixed = any(set(getattr(layer.config, "layer_types", None) or ()) & {*OTHER_TYPES} for layer in layers)
+    return mixed and all(
+        "ALL_ATTENTION_FUNCTIONS" in inspect.unwrap(type(layer).forward).__code__.co_names for layer in layers
+    )
 
 
 @functools.cache

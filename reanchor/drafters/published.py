@@ -17,11 +17,10 @@ class Published:
     target: str  # hub id
     family: str
     thinking: bool | None = None  # trained on answers with it on, off; None: not said, or the target has none
-    hybrid: bool = False  # the target keeps a recurrent state, which a tree cannot verify in one pass
 
 
-def zlab(drafter: str, target: str, thinking: bool | None = None, hybrid: bool = False) -> Published:
-    return Published(f"z-lab/{drafter}", target, "DFlash", thinking, hybrid)
+def zlab(drafter: str, target: str, thinking: bool | None = None) -> Published:
+    return Published(f"z-lab/{drafter}", target, "DFlash", thinking)
 
 
 def deepspec(name: str, target: str) -> list[Published]:
@@ -57,15 +56,15 @@ TABLE: tuple[Published, ...] = (
     zlab("gemma-4-26B-A4B-it-DFlash", "google/gemma-4-26B-A4B-it"),
     zlab("gemma-4-31B-it-DFlash", "google/gemma-4-31B-it"),
     Published("RedHatAI/gemma-4-31B-it-speculator.dflash2", "google/gemma-4-31B-it", "DFlash 2"),
-    zlab("Qwen3.5-4B-DFlash", "Qwen/Qwen3.5-4B", hybrid=True),
-    zlab("Qwen3.5-9B-DFlash", "Qwen/Qwen3.5-9B", hybrid=True),
-    zlab("Qwen3.5-27B-DFlash", "Qwen/Qwen3.5-27B", hybrid=True),
-    zlab("Qwen3.5-35B-A3B-DFlash", "Qwen/Qwen3.5-35B-A3B", thinking=True, hybrid=True),
-    zlab("Qwen3.5-122B-A10B-DFlash", "Qwen/Qwen3.5-122B-A10B", hybrid=True),
-    zlab("Qwen3.5-397B-A17B-DFlash", "Qwen/Qwen3.5-397B-A17B", hybrid=True),
-    zlab("Qwen3.6-27B-DFlash", "Qwen/Qwen3.6-27B", hybrid=True),
-    zlab("Qwen3.6-35B-A3B-DFlash", "Qwen/Qwen3.6-35B-A3B", hybrid=True),
-    zlab("Qwen3-Coder-Next-DFlash", "Qwen/Qwen3-Coder-Next", hybrid=True),
+    zlab("Qwen3.5-4B-DFlash", "Qwen/Qwen3.5-4B"),
+    zlab("Qwen3.5-9B-DFlash", "Qwen/Qwen3.5-9B"),
+    zlab("Qwen3.5-27B-DFlash", "Qwen/Qwen3.5-27B"),
+    zlab("Qwen3.5-35B-A3B-DFlash", "Qwen/Qwen3.5-35B-A3B", thinking=True),
+    zlab("Qwen3.5-122B-A10B-DFlash", "Qwen/Qwen3.5-122B-A10B"),
+    zlab("Qwen3.5-397B-A17B-DFlash", "Qwen/Qwen3.5-397B-A17B"),
+    zlab("Qwen3.6-27B-DFlash", "Qwen/Qwen3.6-27B"),
+    zlab("Qwen3.6-35B-A3B-DFlash", "Qwen/Qwen3.6-35B-A3B"),
+    zlab("Qwen3-Coder-Next-DFlash", "Qwen/Qwen3-Coder-Next"),
 )
 
 
@@ -79,7 +78,7 @@ def drafter_of(target: str | Path) -> Published:
     for entry in TABLE:
         if Path(name).is_dir() and folder == entry.target.split("/")[1].lower():
             return entry
-    known = ", ".join(dict.fromkeys(entry.target for entry in TABLE if not entry.hybrid))
+    known = ", ".join(dict.fromkeys(entry.target for entry in TABLE))
     raise ValueError(
         f"no published drafter is known for the target {name!r}; name one, or use a target of: {known}"
     )

@@ -48,6 +48,11 @@ def quantised(checkpoint: Checkpoint) -> str | None:
 
 def bundled(checkpoint: Checkpoint) -> str | None:
     found = [name for name in checkpoint.shapes if name.startswith(("mtp.", "model.mtp."))]
+    if found and any(name.startswith("model.") and "embed_tokens" in name for name in checkpoint.shapes):
+        return (
+            f"is a target, with multi-token prediction of its own ({found[0]!r}), which is no DFlash-family drafter: "
+            "name it as the target, with a drafter of the family for it"
+        )
     return (
         found and f"holds a drafter bundled in its target ({found[0]!r}): not a DFlash-family drafter" or None
     )

@@ -46,6 +46,8 @@ def refresh_target(target: Target, config: DecodeConfig, say: Callable[[str], No
 
 def is_unmodified(target: Target) -> bool:
     model = target.model
+    if target.recurrent is not None and not target.recurrent.current():
+        return False
     if not isinstance(target, FusedTarget):
         return (
             attention_refusal(model) == target.attention.refused
