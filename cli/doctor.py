@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import console, usage_errors, write
+from .console import hush, usage_errors, waiting, write
 from .options import pair_options
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def doctor(**given: Any) -> None:
     with usage_errors():
         if given["context"] < 1:
             raise ValueError(f"--context must be at least 1 token, got {given['context']}")
-        with console.status("Looking"):
+        with waiting("Looking"):
             facts, well = examine(given)
     if given["as_json"]:
-        write(json.dumps(facts, ensure_ascii=False) + "\n")
+        write(json.dumps(facts) + "\n")
     else:
         show(facts)
     if not well:
@@ -66,14 +66,11 @@ def examine(given: dict[str, Any]) -> tuple[dict[str, dict[str, str]], bool]:
 
 def target_of(given: dict[str, Any]) -> Pair:
     """Like generate's, but a target without a tokenizer is a fact, not an end."""
-    from transformers.utils import logging
-
     from reanchor.loading import load_pair
 
     from .console import say
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    hush()
     return load_pair(given["target"], None, dtype=given["dtype"], device=given["device"], say=say)
 
 

@@ -108,6 +108,10 @@ def prompt_sets(given: dict[str, Any]) -> list[PromptSet]:
     if not names and not given["prompts"]:
         names = ["demo"]
     limit, seed, folder = given["limit"], given["choice_seed"], given["data_dir"]
+    if folder is not None and not names:
+        raise ValueError(
+            "--data-dir is where sets named by --dataset or --suite lie; name one, or leave it out"
+        )
     sets = [load_set(name, folder, limit, seed) for name in dict.fromkeys(names)]
     sets += [load_file(path, limit, seed) for path in given["prompts"]]
     doubled = {each.name for each in sets if sum(other.name == each.name for other in sets) > 1}

@@ -9,9 +9,9 @@ import click
 
 from reanchor.config import DecodeConfig, SamplingConfig
 
-from .console import console, say, usage_errors, write
+from .console import be_quiet, hush, quieted, say, talk, usage_errors, waiting, write
 from .options import config_from, options, pair_options
-from .prompt import prompt_ids, read_prompt
+from .prompt import check_text, prompt_ids, read_prompt
 
 if TYPE_CHECKING:
     from reanchor.loading import Pair
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 @click.option(
     "--compare", is_flag=True, help="Also run plain decoding, DFlash and ReAnchor on the same prompt."
 )
+@click.option("--quiet", is_flag=True, is_eager=True, callback=be_quiet, expose_value=False,
+              help="Only the answer: no summary, no notes.")  # fmt: skip
+@click.option("--verbose", is_flag=True, help="The whole summary.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the answer.")
 @click.option("--show-tree", is_flag=True, help="Draw the rounds: where each committed token came from.")
 @click.option("--show-round", type=int, help="Draw the tree of this round too.")
@@ -43,12 +46,17 @@ def generate(**given: Any) -> None:
         config, sampling = config_from(DecodeConfig, given), config_from(SamplingConfig, given)
         if "" in given["stop"]:
             raise ValueError("--stop '' would stop at once; give the text to stop after")
+        for name, value in [
+            ("--system", given["system"] or ""),
+            *(("--stop", each) for each in given["stop"]),
+        ]:
+            check_text(value, name)
         text = read_prompt(given["prompt"], given["prompt_file"])
         answer(text, config, sampling, given)
 
 
 def answer(text: str, config: DecodeConfig, sampling: SamplingConfig, given: dict[str, Any]) -> None:
-    with console.status("Loading"):
+    with waiting("Loading"):
         pair = load(config, given)
     from reanchor.decoder import resolve_method
 
@@ -57,7 +65,8 @@ def answer(text: str, config: DecodeConfig, sampling: SamplingConfig, given: dic
     from .decode_run import Request, run_method
 
     warn_of_thinking(pair, given)
-    ids = prompt_ids(text, pair.tokenizer, given["raw"], given["system"], given["thinking"])
+    context = getattr(pair.target.config.get_text_config(), "max_position_embeddings", None)
+    ids = prompt_ids(text, pair.tokenizer, given["raw"], given["system"], given["thinking"], context)
     request = Request(ids, sampling, given["stop"])
     if given["compare"]:
         from .compare import warm_up
@@ -69,12 +78,9 @@ def answer(text: str, config: DecodeConfig, sampling: SamplingConfig, given: dic
 
 
 def load(config: DecodeConfig, given: dict[str, Any]) -> Pair:
-    from transformers.utils import logging
-
     from reanchor.loading import load_pair
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    hush()
     alone = config.method == "plain" and not given["compare"]
     pair = load_pair(
         given["target"],
@@ -110,22 +116,23 @@ def report(done: DecodeRun, pair: Pair, request: Request, given: dict[str, Any])
     printed = as_object(
         done, pair, {"target": given["target"], "drafter": given["drafter"], **request.to_dict()}
     )
-    console.print(summary(done, pair))
+    if not quieted():
+        talk(summary(done, pair, given["verbose"]))
     if given["show_tree"] or given["show_round"] is not None:
         draw(done, pair, given["show_round"])
     if given["compare"]:
         printed["compare"] = compare(done, pair, request)
     if given["as_json"]:
-        write(json.dumps(printed, ensure_ascii=False) + "\n")
+        write(json.dumps(printed) + "\n")
 
 
 def draw(done: DecodeRun, pair: Pair, number: int | None) -> None:
     from .round_view import chosen_round, draw_tree, legend, rounds_table
 
-    console.print(rounds_table(done.rounds, pair.tokenizer))
-    console.print(legend())
+    talk(rounds_table(done.rounds, pair.tokenizer))
+    talk(legend())
     if number is not None:
-        console.print(draw_tree(chosen_round(done.rounds, number), number, pair.tokenizer))
+        talk(draw_tree(chosen_round(done.rounds, number), number, pair.tokenizer))
 
 
 def compare(done: DecodeRun, pair: Pair, request: Request) -> dict[str, Any]:
@@ -133,5 +140,5 @@ def compare(done: DecodeRun, pair: Pair, request: Request) -> dict[str, Any]:
 
     runs = compare.run_other_methods(pair, request, done)
     verdicts = {method: compare.verdict(pair, request, runs["plain"], each) for method, each in runs.items()}
-    console.print(compare.table(runs, verdicts))
+    talk(compare.table(runs, verdicts))
     return compare.as_object(runs, verdicts)

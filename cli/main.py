@@ -17,6 +17,9 @@ COMMANDS = {
 }
 
 
+INTERRUPTED = 130  # as a shell has it
+
+
 class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -24,7 +27,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"{__package__}.{name}"), name)
+        try:
+            command: click.Command = getattr(import_module(f"{__package__}.{name}"), name)
+        except KeyboardInterrupt:  # while torch is imported, click is not yet there to catch it
+            raise click.exceptions.Exit(INTERRUPTED) from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

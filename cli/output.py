@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
 
 from reanchor.benchmark.comparison import contrasts
 from reanchor.benchmark.results import Results
+from reanchor.files import named_path
 
 from .console import say, write
 from .data_table import DataTable
@@ -31,7 +33,7 @@ def emit(runs: Sequence[Results], form: str | None, plots: str | None) -> int:
             shown.append(contrast_grid(found, (runs[0].path.name, runs[1].path.name)))
         emit_tables(shown, form == "markdown")
     if plots is not None:
-        picture(runs, Path(plots).expanduser())
+        picture(runs, named_path(plots, "--plots"))
     return sum(each.fault for run in runs for record in run.records for each in record.differences)
 
 
@@ -39,12 +41,17 @@ def emit_tables(shown: Sequence[DataTable], markdown: bool) -> None:
     if markdown:
         write("\n".join(grid.markdown() for grid in shown))
         return
-    paper = Console(highlight=False)
-    if not paper.is_terminal:
-        paper.width = WIDTH
+    screen = Console()
+    paper = Console(
+        file=StringIO(),
+        highlight=False,
+        force_terminal=screen.is_terminal,
+        width=screen.width if screen.is_terminal else WIDTH,
+    )
     for grid in shown:
-        for part in grid.rich(paper.width, screen=paper.is_terminal):
+        for part in grid.rich(paper.width, screen=screen.is_terminal):
             paper.print(part)
+    write(paper.file.getvalue())  # type: ignore[attr-defined]
 
 
 def picture(runs: Sequence[Results], folder: Path) -> None:

@@ -14,7 +14,7 @@ from reanchor.benchmark.aggregation import PLAIN, totals
 from reanchor.benchmark.record import PromptRecord
 from reanchor.benchmark.results import Results
 
-from .console import console
+from .console import console, quieted
 
 
 class Bar(progress.Progress):
@@ -41,6 +41,7 @@ class Progress:
             progress.BarColumn(bar_width=20),
             progress.TimeRemainingColumn(),
             console=console,
+            disable=quieted(),
         )
         self.task = self.bar.add_task("", total=total, completed=len(results.records))
         self.bar.figures = self.so_far()

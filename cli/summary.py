@@ -38,12 +38,19 @@ def figures(run: DecodeRun) -> dict[str, str]:
     }
 
 
-def summary(run: DecodeRun, pair: Pair) -> Table:
+SHORT = ("tokens", "acceptance length τ", "time to first token", "tokens per second")
+
+
+def summary(run: DecodeRun, pair: Pair, whole: bool = True) -> Table:
     table = Table(
         title=f"reanchor generate, method {run.config.method}", show_header=False, title_justify="left"
     )
-    for name, value in {**figures(run), **setting(pair), **forward_rows(run), **attention(run)}.items():
-        table.add_row(name, value)
+    rows = {**figures(run), **setting(pair), **forward_rows(run), **attention(run)}
+    for name, value in rows.items():
+        if whole or name in SHORT:
+            table.add_row(name, value)
+    if not whole:
+        table.caption, table.caption_justify = "--verbose shows all", "left"
     return table
 
 

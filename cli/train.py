@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from reanchor.files import named_path, read_json
+from reanchor.lock import locked
 from reanchor.training.drafter_shape import DrafterShape
 from reanchor.training.record_config import RecordConfig
 from reanchor.training.train_config import TrainConfig
 
-from .console import say, usage_errors
+from .console import hush, say, usage_errors, write
 from .options import config_from, options
 
 if TYPE_CHECKING:
     from reanchor.training.recording import PendingPrompt
+
+
+class NamedPath(click.ParamType):
+    """A path that can be one, ~ for the home folder."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        try:
+            return named_path(value, param.opts[0] if param is not None and param.opts else "a path")
+        except ValueError as error:
+            raise click.UsageError(str(error), ctx) from error
+
+
+NAMED = NamedPath()
 
 
 @click.group()
@@ -33,10 +49,10 @@ def use_recipe(context: click.Context, _option: click.Parameter, path: Path | No
     if path is None:
         return
     try:
-        recipe = json.loads(path.read_text(encoding="utf-8"))
+        recipe = read_json(path)
     except (OSError, ValueError) as error:
         raise click.UsageError(f"cannot read the recipe {str(path)!r}: {error}", context) from error
-    if not isinstance(recipe, dict) or not all(isinstance(each, dict) for each in recipe.values()):
+    if not all(isinstance(each, dict) for each in recipe.values()):
         raise click.UsageError(f"the recipe {str(path)!r} must hold an object for every command", context)
     strangers = sorted(recipe.keys() - train.commands.keys())
     if strangers:
@@ -61,7 +77,7 @@ def use_recipe(context: click.Context, _option: click.Parameter, path: Path | No
 
 recipe = click.option(
     "--recipe",
-    type=click.Path(path_type=Path),
+    type=NAMED,
     is_eager=True,
     expose_value=False,
     callback=use_recipe,
@@ -71,7 +87,7 @@ recipe = click.option(
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: what every training stage is told."""
-    path = click.Path(path_type=Path)
+    path = NAMED
     for option in (
         recipe,
         click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out."),
@@ -100,10 +116,10 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--target", default="demo", show_default=True, help="Folder, .gguf file, hub id, or demo.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of the target.")
 @click.option("--device", help="cpu, cuda, cuda:1.  [default: cuda where there is one]")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file; it is gone on with.")
+@click.option("--out", type=NAMED, required=True, help="The file; it is gone on with.")
 @click.option(
     "--features",
-    type=click.Path(path_type=Path),
+    type=NAMED,
     help="Folder that keeps the target's features, for --features of the other stages.",
 )
 @options(RecordConfig)
@@ -116,11 +132,13 @@ def responses(**given: Any) -> None:
         from reanchor.loading import load_target
         from reanchor.training.recording import record
 
+        hush()
         model, tokenizer = load_target(given["target"], given["dtype"], given["device"], say)
         if tokenizer is None:
             raise ValueError(f"the target {given['target']!r} has no tokenizer to read prompts with")
-        record(model, questions(given, tokenizer), given["out"], config, say, given["features"])
-    click.echo(given["out"])
+        with locked(given["out"], "--out"):
+            record(model, questions(given, tokenizer), given["out"], config, say, given["features"])
+    write(f"{given['out']}\n")
 
 
 def questions(given: dict[str, Any], tokenizer: Any) -> list[PendingPrompt]:
@@ -157,7 +175,9 @@ def questions(given: dict[str, Any], tokenizer: Any) -> list[PendingPrompt]:
 @options(TrainConfig)
 def drafter(**given: Any) -> None:
     """Train a DFlash or Markov baseline."""
-    run(carryover=False, shape=config_from(DrafterShape, given), **given)
+    with mistakes():
+        shape = config_from(DrafterShape, given)
+    run(carryover=False, shape=shape, **given)
 
 
 @train.command()
@@ -177,11 +197,14 @@ def run(carryover: bool, target: str, dtype: str, device: str | None, init: str 
         from reanchor.training.jobs import TrainingJob, train
 
         first = os.environ.get("RANK", "0") == "0"
+        hush()
         model, _ = load_target(target, dtype, own_device(device), say)
         job = TrainingJob(start=init, carryover=carryover, config=config, target=target, **given)
-        folder = train(job, model.requires_grad_(False), say if first else quiet)
+        # Processes of one launch are one run: the first holds the folder for all.
+        with locked(job.out / ".lock", "--out") if first else nullcontext():
+            folder = train(job, model.requires_grad_(False), say if first else quiet)
     if first:
-        click.echo(folder)
+        write(f"{folder}\n")
 
 
 @contextmanager

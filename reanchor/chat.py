@@ -5,6 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from reanchor.foreign import theirs
+from reanchor.limits import limited
+
+SECONDS, MEMORY = 5.0, 512 << 20  # of a chat template
+LONGEST = 64 << 20  # characters of a chat
+RAW = "--raw goes without it"
 _THINKING = re.compile(r"\b(enable_thinking|thinking)\b")  # the two names that chat templates give the switch
 
 
@@ -47,18 +53,18 @@ def default_thinking(tokenizer: Any) -> bool | None:
 def render_chat(
     tokenizer: Any, messages: list[dict[str, str]], variables: dict[str, bool] | None = None
 ) -> str:
-    """The chat as text, up to where the answer begins. ValueError when the template refuses it."""
-    from jinja2 import TemplateError
+    """The chat as text, up to where the answer begins.
 
-    try:
-        text: str = tokenizer.apply_chat_template(
+    A template is a program from outside, of bounded time and memory. Raises ValueError for one that refuses the
+    messages, or never ends.
+    """
+    with theirs("the target's chat template refuses this prompt", RAW), limited(SECONDS, MEMORY):
+        chat: str = tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **(variables or {})
         )
-    except TemplateError as error:
-        raise ValueError(
-            f"the target's chat template refuses this prompt: {error}; --raw goes without it"
-        ) from error
-    return text
+    if len(chat) > LONGEST:
+        raise ValueError(f"the target's chat template makes {len(chat)} characters of this prompt; {RAW}")
+    return chat
 
 
 def encode_chat(

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reanchor.files import TEXT_BYTES, check_regular, named_path
+
 DEMO = "demo"
 DEMO_FILE = Path(__file__).parent / "assets" / "demo-prompts.jsonl"
 LIMIT = 100  # prompts a set gives unless it is one that is always taken whole
@@ -173,7 +175,7 @@ def load_set(
         rows: Iterable[Prompt] = read_file(DEMO_FILE)
         source = "shipped"
     elif data_dir is not None:
-        file = file_of(name, Path(data_dir).expanduser())
+        file = file_of(name, named_path(data_dir, "--data-dir"))
         rows, source = read_file(file), str(file)
     elif name in SOURCES:
         rows, source = fetch(name, SOURCES[name]), SOURCES[name].address
@@ -187,7 +189,7 @@ def load_set(
 
 def load_file(path: str | Path, limit: int | None = None, seed: int = 0) -> PromptSet:
     """A set of one's own: a JSONL file with `turns`, and perhaps `id` and `reference`, in every line."""
-    file = Path(path).expanduser()
+    file = named_path(path, "--prompts")
     return chosen(file.stem, tuple(read_file(file)), limit, seed, str(file))
 
 
@@ -216,6 +218,7 @@ def file_of(name: str, folder: Path) -> Path:
 
 def read_file(path: Path) -> Iterator[Prompt]:
     try:
+        check_regular(path, TEXT_BYTES)
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the prompts of {path}: {error}") from error
@@ -235,7 +238,10 @@ def read_file(path: Path) -> Iterator[Prompt]:
 def prompt_of(line: str, where: str, number: str) -> Prompt:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where} holds half of a character (a lone surrogate), which is no text") from error
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON: {error}") from error
     if not isinstance(row, dict) or "turns" not in row:
         raise ValueError(f"{where} has no field 'turns', the list of user turns")

@@ -22,6 +22,7 @@ from reanchor.graphs.graphed_rounds import GraphedRounds
 from reanchor.hardware import synchronizer
 from reanchor.loop import decode
 from reanchor.methods import METHODS
+from reanchor.placement import execution_device
 from reanchor.proposal.latency import LatencyModel
 from reanchor.proposal.sources import Source
 from reanchor.sampling import TokenSelector, token_selector
@@ -90,7 +91,12 @@ class SpeculativeDecoder:
         say: Callable[[str], None] = silent,
         sources: Sequence[Source] = (),
     ) -> None:
-        config = resolve_method(config or DecodeConfig(), drafter, model.device.type)
+        if not isinstance(drafter, Drafter | None):
+            raise ValueError(
+                f"the drafter is a {type(drafter).__name__}, not a reanchor.Drafter: load one with load_drafter, or "
+                "derive its class from reanchor.Drafter"
+            )
+        config = resolve_method(config or DecodeConfig(), drafter, execution_device(model).type)
         if drafter is None or not METHODS[config.method or "plain"].drafts:
             drafter = NoDrafter()
         if sources and config.method != "auto":

@@ -22,6 +22,7 @@ from transformers.generation import (
 )
 
 from reanchor.acceptance_watch import AcceptanceWatch
+from reanchor.arguments import MODES, check_arguments, refuse_mode, settled
 from reanchor.cache import TreeCache
 from reanchor.config import DecodeConfig
 from reanchor.decoder import SpeculativeDecoder
@@ -31,29 +32,7 @@ from reanchor.row_processors import processors_for_row
 from reanchor.sampling import ScoreRecord, TokenSelector
 from reanchor.stats import Recorder, Stats
 
-_MODES = {
-    "num_beams": (1, "beam search keeps several hypotheses"),
-    "num_beam_groups": (1, "group beam search keeps several hypotheses"),
-    "penalty_alpha": (None, "contrastive search scores candidates by hidden states"),
-    "dola_layers": (None, "DoLa needs the logits of other layers"),
-    "constraints": (None, "constrained beam search keeps several hypotheses"),
-    "force_words_ids": (None, "constrained beam search keeps several hypotheses"),
-    "prompt_lookup_num_tokens": (None, "prompt lookup is another way of drafting"),
-    "guidance_scale": (None, "guidance runs the target a second time for every token"),
-    "output_attentions": (False, "attention maps of a tree are not those of a sequence"),
-    "output_hidden_states": (False, "only the layers the drafter reads are kept"),
-    "use_cache": (True, "a tree is verified against cached keys and values"),
-}
 _JUDGED = (EosTokenCriteria, MaxLengthCriteria)  # by the selector itself
-_ARGUMENTS = {
-    "assistant_model": "the drafter is given to ReAnchorGenerator",
-    "negative_prompt_ids": "guidance runs the target a second time for every token",
-    "negative_prompt_attention_mask": "guidance runs the target a second time for every token",
-    "custom_generate": "ReAnchorGenerator is one itself",
-    "inputs_embeds": "the drafter needs token ids",
-    "past_key_values": "the drafter has not seen the features of its rows; pass the whole prompt",
-    "cache": "the drafter has not seen the features of its rows; pass the whole prompt",
-}
 
 
 @dataclass
@@ -152,11 +131,10 @@ class ReAnchorGenerator:
         Batches and `num_return_sequences` run row by row. Raises ValueError for what cannot be exact here,
         with the reason, before anything runs.
         """
-        for name, reason in _ARGUMENTS.items():
-            if kwargs.get(name) is not None:
-                raise ValueError(f"{name} is not supported: {reason}")
         options = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "synced_gpus": synced_gpus}
         kwargs.update({name: value for name, value in options.items() if value is not None})
+        check_arguments(inputs, kwargs)
+        kwargs = settled(self.target, generation_config, kwargs)
         stopping_criteria = StoppingCriteriaList(stopping_criteria or ())
         sources = (kwargs.get("stop_strings"), getattr(generation_config, "stop_strings", None))
         stop_strings = next(filter(None, sources), self.target.generation_config.stop_strings)
@@ -209,7 +187,7 @@ class _Run:
         **model_kwargs: Any,
     ) -> Tensor | ReAnchorOutput:
         check_mode(generation_config, batch=len(input_ids))
-        input_ids = input_ids.to(model.device)
+        input_ids = input_ids.to(self.decoder.target.device)
         mask = model_kwargs.get("attention_mask")
         rows = [
             self._row(
@@ -303,10 +281,8 @@ def end_ids(config: GenerationConfig) -> list[int]:
 
 def check_mode(config: GenerationConfig, batch: int) -> None:
     """Raise ValueError for generation modes a tree cannot reproduce exactly."""
-    for name, (usual, reason) in _MODES.items():
-        value = getattr(config, name, None)
-        if value is not None and value != usual:
-            raise ValueError(f"{name}={value!r} is not supported: {reason}; use the target's own generate")
+    for name in MODES:
+        refuse_mode(name, getattr(config, name, None))
     if config.do_sample and config.top_p is not None and not 0 < config.top_p <= 1:
         raise ValueError(f"top_p must lie in (0, 1], got {config.top_p}")
     if batch > 1 and (config.output_scores or config.output_logits):

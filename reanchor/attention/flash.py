@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +19,25 @@ from torch import Tensor
 from reanchor.attention import triton
 from reanchor.attention.problem import Problem
 
-EXTERNAL = ("flash_attn_interface", "flash_attn")  # flash-attention 3, then 2
+# flash-attention 3 as it installs itself, then within its newer package, then 2
+EXTERNAL = ("flash_attn_interface", "flash_attn_3.flash_attn_interface", "flash_attn")
+ENTRY = "flash_attn_with_kvcache"
 HALF = (torch.bfloat16, torch.float16)
 
 
 @functools.cache
 def external() -> str | None:
-    """The first installed flash-attention package."""
-    return next((name for name in EXTERNAL if importlib.util.find_spec(name) is not None), None)
+    """The first flash-attention package that can be imported and has what is called: an install built for another torch
+    is found and fails, and flash-attention 4 alone has the name of 2.
+    """
+    return next((name for name in EXTERNAL if usable(name)), None)
+
+
+def usable(name: str) -> bool:
+    try:
+        return callable(getattr(importlib.import_module(name), ENTRY, None))
+    except Exception:  # a shared library of another torch raises what it likes
+        return False
 
 
 def decline(problem: Problem) -> str | None:

@@ -5,7 +5,7 @@ A backend that declines says why, in words a user can act on; nothing falls back
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -38,17 +38,23 @@ class BackendChoice:
     refusals: dict[str, str]  # name -> why it was passed over, in the table's order
 
 
+UNBUILT = ("OutOfResources", "CompilationError")  # of Triton, which need not be installed to be named
+
+
 def check_choice(choice: str) -> None:
     if choice != "auto" and choice not in BACKENDS:
         raise ValueError(f"attention must be one of auto, {', '.join(BACKENDS)}, got {choice!r}")
 
 
-def pick(problem: Problem, choice: str = "auto") -> BackendChoice:
-    """The first backend that takes the problem, or the one named; ValueError when that one declines."""
+def pick(problem: Problem, choice: str = "auto", unbuilt: Mapping[str, str] | None = None) -> BackendChoice:
+    """The first backend that takes the problem, or the one named; ValueError when that one declines.
+
+    unbuilt: backends whose kernels could not be built for it, and why.
+    """
     check_choice(choice)
     refusals: dict[str, str] = {}
     for backend in BACKENDS.values() if choice == "auto" else [BACKENDS[choice]]:
-        refusal = backend.decline(problem)
+        refusal = (unbuilt or {}).get(backend.name) or backend.decline(problem)
         if refusal is None:
             return BackendChoice(backend, refusals)
         refusals[backend.name] = refusal
@@ -85,9 +91,19 @@ class Attention:
             problem.binding_window,
             problem.softcap,
         )
-        if kind not in self.picks:
-            self.picks[kind] = pick(problem, self.choice)
-        return self.picks[kind].backend.attend(problem)
+        unbuilt: dict[str, str] = {}
+        while True:
+            if kind not in self.picks:
+                self.picks[kind] = pick(problem, self.choice, unbuilt)
+            backend = self.picks[kind].backend
+            try:
+                return backend.attend(problem)
+            except Exception as error:
+                if type(error).__name__ not in UNBUILT:
+                    raise
+                said = " ".join(str(error).split())[:200]
+                unbuilt[backend.name] = f"its kernel cannot be built here ({type(error).__name__}: {said})"
+                del self.picks[kind]
 
     @property
     def used(self) -> tuple[str, ...]:

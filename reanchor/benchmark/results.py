@@ -7,7 +7,9 @@ another run, or a damaged one, is refused and left as it is.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from reanchor.benchmark.skip import Skip
 
 FORMAT = 1
 INCIDENTAL = ("started", "costs", "engines")  # header fields in which two parts of one run may differ
+HEADER_BYTES = 16 << 20
 AGAIN = "restore the file, or delete that line to measure its prompt again"
 
 
@@ -51,8 +54,15 @@ class Results:
         return ", ".join(parts)
 
     def append(self, each: PromptRecord | Skip) -> None:
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(each.to_dict()) + "\n")
+        """Whole or not at all: what a full disk took of a line is cut off again."""
+        size = self.path.stat().st_size
+        try:
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(each.to_dict()) + "\n")
+        except OSError as error:
+            with suppress(OSError):
+                os.truncate(self.path, size)
+            raise unwritable(self.path, error) from error
         self.keep(each)
 
     def keep(self, each: PromptRecord | Skip) -> None:
@@ -66,8 +76,11 @@ def open_results(path: Path, header: dict[str, Any]) -> Results:
     """Begin a file, or go on with one of the very same run."""
     header = json.loads(json.dumps({"format": FORMAT, **header}))
     if is_new(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(header) + "\n", encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(header) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise unwritable(path, error) from error
         return Results(path, header)
     found = read_results(path)
     said = differences(found.header, header)
@@ -97,8 +110,26 @@ def flat(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_new(path: Path) -> bool:
-    """Is there nothing yet?"""
-    return not path.exists() or (path.is_file() and not path.stat().st_size)
+    """Is there nothing yet, or only the beginning of a header, whose writing was cut short?"""
+    if not path.exists() or not path.is_file():
+        return not path.exists()
+    with path.open("rb") as stream:
+        first = stream.readline(HEADER_BYTES)
+        return not first.endswith(b"\n") and len(first) < HEADER_BYTES and begins_header(first)
+
+
+def begins_header(text: bytes) -> bool:
+    """Nothing, or what every header of ours begins with, as far as it was written and not to its end."""
+    start = json.dumps({"format": FORMAT}).encode()[:-1]
+    short = text.startswith(start) or start.startswith(text)
+    return short and not is_whole(text.decode(errors="replace"))
+
+
+def unwritable(path: Path, error: OSError) -> ValueError:
+    return ValueError(
+        f"the results cannot be written to {path} ({error.strerror}); what was measured stays: free some space and run "
+        "the same command again"
+    )
 
 
 def read_results(path: Path) -> Results:

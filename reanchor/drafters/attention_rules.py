@@ -35,7 +35,7 @@ def layer_rule(kind: Any, causal: bool | None, keys: ConfigKeys) -> LayerRule:
     if kind not in (FULL, SLIDING):
         raise ValueError(f"layer_types holds {kind!r}: only {FULL} and {SLIDING} are known")
     if keys.get("use_swa"):
-        return LayerRule(bool(causal), keys.integer("swa_window_size"))
+        return LayerRule(bool(causal), keys.integer("swa_window_size", keys.get("sliding_window")))
     if kind == FULL:
         return LayerRule(bool(causal))
     default = not keys.get("sliding_window_non_causal", keys.get("speculators_model_type") == "dflash2")

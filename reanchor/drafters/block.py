@@ -80,10 +80,13 @@ class BlockDrafter(nn.Module, Drafter):
             self.embed_tokens if self.config.own_embedding else embed,
             self.lm_head if self.config.own_head else head,
         )
-        weight = next(self.borrowed[1].parameters(), None)
-        floating = weight is not None and weight.is_floating_point()
-        self.head_dtype = weight.dtype if floating and weight is not None else self.dtype
         return self
+
+    @property
+    def head_dtype(self) -> torch.dtype:
+        """Asked each time: a borrowed head changes with its target."""
+        weight = next(self.borrowed[1].parameters(), None)
+        return self.dtype if weight is None or not weight.is_floating_point() else weight.dtype
 
     def packed(self) -> BlockDrafter:
         """Hold a copy of the matrices as the CPU multiplies them fastest; it is passed by once they are trained."""
@@ -195,6 +198,8 @@ class BlockDrafter(nn.Module, Drafter):
         module, scale = self.borrowed[0], self.config.embedding_scale
         if scale is None:
             return module(ids).to(self.dtype)
+        if module.weight.device.type == "meta":  # offloaded: only the module's own call brings its weight
+            return module(ids).to(self.dtype) * (scale / float(getattr(module, "embed_scale", 1.0)))
         return F.embedding(ids, module.weight).to(self.dtype) * scale
 
     def score(self, hidden: Tensor) -> Tensor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
+
+from reanchor.files import check_regular, files_of_index, read_json
+from reanchor.foreign import theirs
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 
@@ -30,7 +32,7 @@ class Checkpoint:
 
     def tensors(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
-        with ExitStack() as stack:
+        with theirs(f"{str(self.folder)!r} cannot be read: copy it again"), ExitStack() as stack:
             for file in self.files:
                 reader = stack.enter_context(safe_open(file, framework="pt"))
                 found.update({name: reader.get_tensor(name) for name in reader.keys()})  # noqa: SIM118
@@ -40,27 +42,21 @@ class Checkpoint:
         return found
 
     def _json(self, name: str) -> dict[str, Any]:
-        path = self.folder / name
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            return read_json(self.folder / name)
         except FileNotFoundError:
             raise ValueError(
                 f"{str(self.folder)!r} has no {name}: not a checkpoint, or half-written; copy it again"
             ) from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{str(path)!r} is not JSON ({error}): copy the checkpoint again") from None
-        if not isinstance(value, dict):
-            raise ValueError(f"{str(path)!r} holds a {type(value).__name__}, not the keys of a config")
-        return value
 
     def _files(self) -> list[Path]:
         if (self.folder / WHOLE).exists():
             names = [WHOLE]
         elif (self.folder / INDEX).exists():
-            names = sorted(set(self._json(INDEX).get("weight_map", {}).values()))
+            names = files_of_index(self.folder / INDEX, self._json(INDEX))
         else:
             names = sorted(path.name for path in self.folder.glob("*.safetensors"))
-        missing = [name for name in names if not (self.folder / name).is_file()]
+        missing = [name for name in names if not (self.folder / name).exists()]
         if missing:
             raise ValueError(
                 f"{str(self.folder)!r} is half-written: {', '.join(missing)} not there; copy it again"
@@ -69,17 +65,20 @@ class Checkpoint:
             raise ValueError(
                 f"{str(self.folder)!r} has no *.safetensors file: not a checkpoint, or half-written"
             )
-        return [self.folder / name for name in names]
+        files = [self.folder / name for name in names]
+        for file in files:
+            check_regular(file)
+        return files
 
     def _headers(self, file: Path) -> None:
-        try:
-            with safe_open(file, framework="pt") as reader:
-                for name in reader.keys():  # noqa: SIM118
-                    view = reader.get_slice(name)
-                    self.shapes[name] = tuple(view.get_shape())
-                    self.dtypes[name] = view.get_dtype()
-        except SafetensorError as error:
-            raise ValueError(f"{str(file)!r} is damaged or half-written ({error}): copy it again") from None
+        with (
+            theirs(f"{str(file)!r} is damaged or half-written: copy it again"),
+            safe_open(file, framework="pt") as reader,
+        ):
+            for name in reader.keys():  # noqa: SIM118
+                view = reader.get_slice(name)
+                self.shapes[name] = tuple(view.get_shape())
+                self.dtypes[name] = view.get_dtype()
 
 
 def is_hub_id(name: str) -> bool:

@@ -44,9 +44,10 @@ class ContextCache:
             return
         self.capacity = max(256, 1 << (rows - 1).bit_length())
         grown = []
+        # Zeros: rows not yet written are read under a mask, and NaN that memory held before would outlive it.
         with torch.inference_mode(False), torch.no_grad():  # whoever asks, others will write here
             for layer, (heads, size) in enumerate(self.shapes):
-                buffer = torch.empty(2, heads, self.capacity, size, dtype=self.dtype, device=self.device)
+                buffer = torch.zeros(2, heads, self.capacity, size, dtype=self.dtype, device=self.device)
                 if self.buffers:
                     buffer[:, :, : self.projected] = self.buffers[layer][:, :, : self.projected]
                 grown.append(buffer)

@@ -95,11 +95,20 @@ def heads(config: DrafterConfig) -> list[str]:
 
 def vocabulary(config: DrafterConfig) -> str:
     ends = [
-        "its own embedding" if config.own_embedding else "the target's embedding",
+        embedding(config),
         "its own head" if config.own_head else "the target's head",
     ]
     reduced = f", drafts {config.draft_vocab_size} of them (d2t)" if config.draft_vocab_size else ""
     return f"{config.vocab_size} tokens{reduced}; {' and '.join(ends)}"
+
+
+def embedding(config: DrafterConfig) -> str:
+    """Whose, and for a borrowed one, how it is scaled: targets of the Gemma family scale theirs."""
+    if config.own_embedding:
+        return "its own embedding"
+    if config.embedding_scale is None:
+        return "the target's embedding as the target scales it"
+    return f"the target's raw embedding times {config.embedding_scale:g}"
 
 
 def scales(config: DrafterConfig) -> dict[str, float]:

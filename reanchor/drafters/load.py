@@ -15,6 +15,8 @@ from reanchor.drafters.fitting import check_fit, target_parts
 from reanchor.drafters.names import renamed
 from reanchor.drafters.recognition import recognise
 from reanchor.drafters.refusals import Shapes
+from reanchor.files import named_path
+from reanchor.placement import execution_device
 
 ASSETS = Path(__file__).parents[1] / "assets"
 SHIPPED = {"demo": ASSETS / "demo-drafter"}  # drafters of the embedded target
@@ -41,7 +43,7 @@ def load_drafter(
     check_fit(config, host)
     check_threshold(confidence_threshold, config)
     drafter = build(config)
-    place = target_model.device if device is None else torch.device(device)
+    place = execution_device(target_model) if device is None else torch.device(device)
     fill(drafter, renamed(checkpoint.tensors()), target_model.dtype if dtype is None else dtype, place)
     check_mapping(drafter)
     drafter.confidence_threshold = confidence_threshold
@@ -58,7 +60,7 @@ def locate(path_or_id: str | Path) -> Path:
     """The folder of a checkpoint: shipped, local, or fetched from the hub."""
     if path_or_id in SHIPPED:
         return SHIPPED[str(path_or_id)]
-    folder = Path(path_or_id).expanduser()
+    folder = named_path(path_or_id, "the drafter")
     if folder.exists() or isinstance(path_or_id, Path) or "/" not in path_or_id or not is_hub_id(path_or_id):
         return folder
     from huggingface_hub import snapshot_download

@@ -9,7 +9,17 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 PREFIXES = ("model.", "logit_head.", "logits_correction.", "domino_head.")
-RENAMED = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm.", "midlayer.": "layers.0."}
+RENAMED = {
+    "encoder.fc.": "fc.",
+    "encoder.output_norm_enc.": "hidden_norm.",
+    "midlayer.": "layers.0.",
+    # ModelOpt keeps DSpark's heads at the top
+    "markov_w1.": "markov_head.markov_w1.",
+    "markov_w2.": "markov_head.markov_w2.",
+    "gate_proj.": "markov_head.gate_proj.",
+    "joint_proj.": "markov_head.joint_proj.",
+    "confidence_proj.": "confidence_head.proj.",
+}
 # The target's own, for training only, or made again from the config
 UNUSED = re.compile(r"t2d$|verifier_|(.*\.)?rotary_emb\.")
 CODEBOOK = re.compile(r"candidate_selector\.\w+_codebook$")
@@ -21,6 +31,7 @@ def canonical(name: str) -> str:
     for theirs, ours in RENAMED.items():
         if name.startswith(theirs):
             name = ours + name.removeprefix(theirs)
+            break
     return f"{name}.weight" if CODEBOOK.match(name) else name
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from reanchor.config_schema import check_config
 from reanchor.drafters.attention_rules import layer_rules
 from reanchor.drafters.checkpoint import Checkpoint
 from reanchor.drafters.drafter_config import (
@@ -38,6 +39,7 @@ class Recognition:
 
 def recognise(checkpoint: Checkpoint) -> Recognition:
     shapes = renamed(checkpoint.shapes)
+    check_config(checkpoint.config, f"the drafter {str(checkpoint.folder)!r}")
     speculators = any(key in checkpoint.config for key in SPECULATORS)
     keys = ConfigKeys(flattened(checkpoint.config) if speculators else checkpoint.config, "dflash_config")
     refuse_foreign(checkpoint, shapes, keys)
@@ -97,7 +99,7 @@ def build_config(shapes: Shapes, keys: ConfigKeys, dialect: str, family: Family)
         own_embedding="embed_tokens.weight" in shapes,
         own_head="lm_head.weight" in shapes,
         draft_vocab_size=shapes["d2t"][0] if "d2t" in shapes else None,
-        embedding_scale=embedding_scale(shapes, keys, geometry),
+        embedding_scale=embedding_scale(shapes, keys, geometry, dialect),
         output_multiplier=float(keys.get("output_multiplier", keys.get("logit_scale", 1.0))),
         softcap=keys.get("final_logit_softcapping"),
         markov=markov,
@@ -119,6 +121,10 @@ def body_geometry(shapes: Shapes, keys: ConfigKeys) -> dict[str, Any]:
     kv_key = "num_global_key_value_heads" if shared else "num_key_value_heads"
     numbers = {int(name.split(".")[1]) for name in shapes if name.startswith("layers.")}
     layers = keys.integer("num_hidden_layers", max(numbers) + 1)
+    if layers > len(numbers):
+        raise ValueError(
+            f"num_hidden_layers is {layers}, and the drafter has tensors of {len(numbers)} layers: restore config.json"
+        )
     return {
         "hidden_size": keys.integer("hidden_size", shapes["norm.weight"][0]),
         "intermediate_size": keys.integer(
@@ -222,9 +228,16 @@ def vocab_size(shapes: Shapes, keys: ConfigKeys, dialect: str) -> int:
     return keys.integer("vocab_size", 151936 if dialect == "speculators" else None)
 
 
-def embedding_scale(shapes: Shapes, keys: ConfigKeys, geometry: dict[str, Any]) -> float | None:
-    """A scale in the config is of the raw embedding; Gemma's own embedding is always scaled by its width."""
+def embedding_scale(shapes: Shapes, keys: ConfigKeys, geometry: dict[str, Any], dialect: str) -> float | None:
+    """A scale in the config is of the raw embedding; Gemma's own embedding is always scaled by its width.
+
+    speculators train on the raw weight of the target's embedding. For z-lab's drafters of Gemma targets the publisher
+    contradicts itself where no scale is given: its torch code reads the raw weight, its MLX code and the servers that
+    its figures come from what the target's module gives. The latter is taken.
+    """
     scale = keys.get("input_embedding_scale")
+    if scale is None and dialect == "speculators" and "embed_tokens.weight" not in shapes:
+        return 1.0
     if scale is None and geometry["gemma"] and "embed_tokens.weight" in shapes:
         return geometry["hidden_size"] ** 0.5
     return None if scale is None else float(scale)

@@ -22,6 +22,7 @@ def refuse_foreign(checkpoint: Checkpoint, shapes: Shapes, keys: ConfigKeys) -> 
         laguna(shapes),
         sinks(shapes, keys),
         gated_queries(shapes, keys),
+        interleaved(keys),
         fused(shapes),
         mixed(shapes),
     ):
@@ -92,6 +93,16 @@ def gated_queries(shapes: Shapes, keys: ConfigKeys) -> str | None:
             "has gated queries (q_proj twice as tall as its heads, as in Qwen3.5's own layers): not supported"
         )
     return None
+
+
+def interleaved(keys: ConfigKeys) -> str | None:
+    signs = [name for name in ("rope_is_neox_style", "is_neox_style") if keys.get(name, True) is not True]
+    return (
+        f"rotates neighbouring values ({signs[0]} is {keys.get(signs[0])!r}), not halves as these drafters do: "
+        "not supported; true, or left out, means halves"
+        if signs
+        else None
+    )
 
 
 def fused(shapes: Shapes) -> str | None:

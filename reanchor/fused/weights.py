@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from reanchor.fused.architecture import Architecture
 from reanchor.fused.pages import Range, clean_files, drop, give_back, merged, pages_of, within, written
 from reanchor.layer import Affine, LayerShape, LayerWeights
-from reanchor.packing import forget, pack, packable, packed
+from reanchor.packing import forget, pack, packable, packed, version_of
 
 
 class Weights:
@@ -63,14 +63,14 @@ class Weights:
         decoder: Any = self.model.get_decoder()
         parts = decoder.rotary_emb is self.rotary and self.model.get_input_embeddings() is self.embed
         there = (same and parts) and all(
-            parameter.data_ptr() == address and parameter._version == version
+            parameter.data_ptr() == address and version_of(parameter) == version
             for parameter, address, version in self.sources
         )
         # an edit of `.data` has no version
         return there and not written(self.packed) and torch.equal(flat(self.copied), self.values)
 
     def watch(self, parameter: nn.Parameter) -> None:
-        self.sources.append((parameter, parameter.data_ptr(), parameter._version))
+        self.sources.append((parameter, parameter.data_ptr(), version_of(parameter)))
 
     def layer(self, layer: Any, shape: LayerShape) -> LayerWeights:
         attention, mlp = layer.self_attn, layer.mlp

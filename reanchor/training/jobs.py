@@ -108,6 +108,10 @@ def settings_of(job: TrainingJob, model: PreTrainedModel) -> dict[str, Any]:
 
 def settle(job: TrainingJob, kept: Path | None, asked: Mapping[str, Any]) -> None:
     """A run that begins writes down what a resumed one must share; one that goes on is held to it."""
+    if kept is None and job.resume:
+        raise ValueError(
+            f"--resume: {str(job.out)!r} holds no checkpoint to go on from; leave it out to begin"
+        )
     if kept is not None and not job.resume:
         raise ValueError(f"{str(job.out)!r} holds a run already: give --resume, or another folder")
     settings = job.out / "settings.json"

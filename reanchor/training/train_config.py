@@ -12,7 +12,15 @@ Precision = Literal["no", "bf16", "fp16"]
 Schedule = Literal["cosine", "constant"]
 DECAY = {16: 7.0, 10: 5.0, 8: 4.0}  # gamma by block size, as published
 
-LEAST = {"weight_decay": 0, "held_out": 0, "probe": 0, "decode_prompts": 0, "decode_tokens": 1}
+LEAST = {
+    "weight_decay": 0,
+    "held_out": 0,
+    "probe": 0,
+    "decode_prompts": 0,
+    "decode_tokens": 1,
+    "evaluate_every": 0,
+    "save_every": 0,
+}
 
 
 def refuse_endless(config: object) -> None:

@@ -288,7 +288,7 @@ def test_a_prompt_too_long_is_skipped_and_counted(bench, tmp_path):
 
 
 def test_two_runs_do_not_write_one_file(bench):
-    from reanchor.benchmark.lock import locked
+    from reanchor.lock import locked
 
     with locked(Path("r.jsonl")):
         shown = bench(*BRIEF)

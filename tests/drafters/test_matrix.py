@@ -16,6 +16,7 @@ import reanchor.decoder
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.config import Method
 from reanchor.core import Draft, Retained, Round
+from reanchor.drafters.base import Drafter
 from reanchor.drafters.block import BlockDrafter
 from reanchor.drafters.context import ContextCache
 from reanchor.drafters.load import load_drafter
@@ -63,7 +64,7 @@ def fitted(written: Written, target: PreTrainedModel) -> Written:
     return replace(written, tensors=tensors)
 
 
-class Witness:
+class Witness(Drafter):
     """A drafter that lets another draft and remembers the last call."""
 
     def __init__(self, drafter: BlockDrafter) -> None:

@@ -1,4 +1,4 @@
-"""Exclusive lock of a results file: one run at a time writes it."""
+"""Exclusive lock of a file or a folder of results: one process at a time writes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, option: str = "--output") -> Iterator[None]:
     """Hold a file, made empty where there is none, by a lock file beside it, which stays.
 
     Raises:
@@ -23,13 +23,13 @@ def locked(path: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout as error:
         raise ValueError(
-            f"another run is writing {path}; wait for its end, or give another --output"
+            f"another run is writing {path}; wait for its end, or give another {option}"
         ) from error
     except NotImplementedError as error:
-        raise ValueError(f"{path} cannot be locked ({error}); give an --output on a local disk") from error
+        raise ValueError(f"{path} cannot be locked ({error}); give an {option} on a local disk") from error
     except OSError as error:
         raise ValueError(
-            f"the results cannot be written to {path} ({error.strerror}); give another --output"
+            f"the results cannot be written to {path} ({error.strerror}); give another {option}"
         ) from error
     try:
         yield
