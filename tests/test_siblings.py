@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+import reanchor.proposal.ddtree
 import reanchor.verification
 from reanchor import DecodeConfig, SamplingConfig, SpeculativeDecoder
 from reanchor.core import BASELINE, Draft, Tree, VerifyResult
@@ -98,7 +99,7 @@ class Peeping(random.Random):
 
 
 BROKEN = {
-    "residual of drawing with replacement": (reanchor.verification, "without", put_back),
+    "residual of drawing with replacement": (reanchor.verification, "remove_token", put_back),
     "residual not renormalised": (reanchor.verification, "residual", not_renormalised),
     "not drawn": (reanchor.proposal.ddtree, "grow_by_draws", likeliest_first),
     "a shape that knows the token": (reanchor.proposal.ddtree, "grow_by_draws", peeping),

@@ -47,7 +47,6 @@ def test_a_tree_is_a_tree(rows, attach, verifier_path):
         retained,
         DecodeConfig.of(method="reanchor", attach=attach, verifier_path=verifier_path),
         99,
-        random.Random(1),
     )
     assert tree.parents[0] == -1 and all(parent < node for node, parent in enumerate(tree.parents))
     edges = list(zip(tree.parents[1:], tree.tokens[1:], strict=True))
