@@ -20,7 +20,7 @@ from reanchor_cli.experiment import experiment, header_of, methods_of, prompt_se
 from ..checkpoints import write_drafter, write_target
 
 PLACES = {"target", "drafter", "dtype", "device"}  # what was loaded of them is in the header
-WITHOUT_FIGURES = {"files", "report", "output", "form", "plots"}
+WITHOUT_FIGURES = {"quiet", "files", "report", "output", "form", "plots"}
 OTHERWISE = {  # every option that changes figures, given otherwise than in BASE
     "dataset": ("--dataset", "demo"),
     "suite": ("--data-dir", "folder", "--suite", "speculators"),

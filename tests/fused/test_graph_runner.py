@@ -67,7 +67,9 @@ def test_a_region_is_the_pass_it_pads(name):
 
 
 def graphed(model, drafter=None, **knobs) -> SpeculativeDecoder:
-    decoder = SpeculativeDecoder(model, drafter, DecodeConfig.of(**{"method": "reanchor", **knobs}))
+    decoder = SpeculativeDecoder(
+        model, drafter, DecodeConfig.of(**{"method": "reanchor" if drafter else "plain", **knobs})
+    )
     decoder.target = FusedTarget(model, decoder.target.tap_layers, graphs=True)
     return decoder
 
