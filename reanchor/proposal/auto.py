@@ -53,6 +53,7 @@ class AutoProposer:
         self.prices, self.recall, self.text = SourceMixture(sampled=sampled), RecycledTokens(), PromptLookup()
         if costs is not None:  # what earlier decodes learnt
             self.prices = costs.experience.prices = costs.experience.prices or self.prices
+        self.added = setting.sources
         self.text.extend(prompt)
         self.times, self.sampled = times, sampled
         self.seen: dict[int, Any] = {}  # times by depth, as the round under way saw them
@@ -109,7 +110,7 @@ class AutoProposer:
 
     def _standing(self) -> list[Source]:
         """The sources that need no draft."""
-        return self._raced([verifier_source(self.states), self.recall, self.text])
+        return self._raced([verifier_source(self.states), self.recall, self.text, *self.added])
 
     def _raced(self, sources: list[Source]) -> list[Source]:
         return (

@@ -552,3 +552,21 @@ def test_a_drafter_that_overflows_leaves_nothing_in_the_prices(confident, monkey
     assert max(step.accepted for step in steps) > 2
     nothing = reanchor.top_candidates.top_candidates(torch.full((1, 9), math.nan))
     assert set(nothing[0].values()) == {0.0}
+
+
+def test_an_added_source_is_heard():
+    """Its candidates enter the tree under its own name, and the tokens stay the target's."""
+
+    class Phrase:
+        def claims(self, path, depth):
+            return [CandidateSet("phrase", -5, {truth[len(seen) % len(truth)]: 1.0})] if depth == 0 else ()
+
+    model = tiny_target("qwen3")
+    truth = greedy(model, PROMPT, NEW)
+    seen: list[int] = []
+    decoder = SpeculativeDecoder(model, None, DecodeConfig("auto", max_nodes=4), sources=[Phrase()])
+    origins = []
+    for round_ in decoder.decode(PROMPT, SamplingConfig(max_new_tokens=NEW)):
+        seen += round_.tokens
+        origins += round_.tree.origins
+    assert seen == truth and -5 in origins
