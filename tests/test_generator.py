@@ -358,3 +358,16 @@ def test_empty_and_overlong_prompts_are_refused(generator):
         generator.generate(torch.zeros(1, 0, dtype=torch.long))
     with pytest.raises(ValueError, match="context"):
         generator.generate(torch.ones(1, 600, dtype=torch.long), max_new_tokens=4)
+
+
+def test_hf_s_own_generate_decodes_speculatively(model):
+    """The door from HF's side: the same tokens, and fewer rounds than tokens."""
+    from reanchor import speculative
+
+    drafter = ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, NEW), "second")
+    given = {"max_new_tokens": 20, "do_sample": False, "return_dict_in_generate": True}
+    output = model.generate(
+        PROMPT[None], custom_generate=speculative(model, drafter, method="dflash"), **given
+    )
+    assert output.sequences.tolist() == model.generate(PROMPT[None], **given).sequences.tolist()
+    assert 0 < len(output.stats.rounds) < 19
