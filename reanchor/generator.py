@@ -160,15 +160,20 @@ class ReAnchorGenerator:
 
 
 def speculative(
-    target: PreTrainedModel, drafter: Drafter | None = None, config: DecodeConfig | None = None, **knobs: Any
+    target: PreTrainedModel,
+    drafter: Drafter | None = None,
+    config: DecodeConfig | None = None,
+    *,
+    streamer: Any = None,
+    **knobs: Any,
 ) -> _Run:
     """Decode speculatively from HF's own `generate`: `model.generate(**inputs, custom_generate=speculative(model))`.
 
-    Args: as `ReAnchorGenerator` takes them. A streamer is ended by HF's contract with custom decoding: give it to
-    `ReAnchorGenerator.generate` instead.
+    Args: as `ReAnchorGenerator` takes them. HF gives a custom mode no streamer, and drops the one given to `generate`
+    after the prompt: give it here too.
     """
     generator = ReAnchorGenerator(target, drafter, None, config, **knobs)
-    return _Run(generator.decoder, None, generator.watch)
+    return _Run(generator.decoder, streamer, generator.watch)
 
 
 class _Run:

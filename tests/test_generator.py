@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer
@@ -366,8 +368,11 @@ def test_hf_s_own_generate_decodes_speculatively(model):
 
     drafter = ScriptedDrafter(PROMPT.tolist() + greedy(model, PROMPT, NEW), "second")
     given = {"max_new_tokens": 20, "do_sample": False, "return_dict_in_generate": True}
-    output = model.generate(
-        PROMPT[None], custom_generate=speculative(model, drafter, method="dflash"), **given
+    heard: list[int] = []
+    stream = SimpleNamespace(
+        put=lambda ids: heard.extend(ids.flatten().tolist()), end=lambda: heard.append(-1)
     )
+    ours = speculative(model, drafter, method="dflash", streamer=stream)
+    output = model.generate(PROMPT[None], custom_generate=ours, **given)
     assert output.sequences.tolist() == model.generate(PROMPT[None], **given).sequences.tolist()
-    assert 0 < len(output.stats.rounds) < 19
+    assert 0 < len(output.stats.rounds) < 19 and heard == [*output.sequences[0, len(PROMPT) :].tolist(), -1]
