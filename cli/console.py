@@ -35,7 +35,7 @@ def say(message: str) -> None:
 
 
 def talk(*what: Any, **how: Any) -> None:
-    """To stderr, and to background where it is closed or full: the answer doesn't depend on the talk about it."""
+    """To stderr, and to nobody where it is closed or full: the answer doesn't depend on the talk about it."""
     with suppress(OSError, ValueError, AttributeError):  # the last where there is no stderr
         console.print(*what, **how)
 
@@ -58,7 +58,7 @@ def hush() -> None:
 
 
 def waiting(what: str) -> AbstractContextManager[object]:
-    """A sign of life while something takes long; none where background looks."""
+    """A sign of life while something takes long; none where nobody looks."""
     return nullcontext() if quiet or not console.is_terminal else console.status(what)
 
 
@@ -73,7 +73,7 @@ class OutputClosed(click.ClickException):
 
 
 def write(text: str) -> None:
-    """Write to stdout at once, or end without a traceback when background reads it any more."""
+    """Write to stdout at once, or end without a traceback when nobody reads it any more."""
     if sys.stdout is None or sys.stdout.closed:
         raise OutputClosed("standard output is closed, the answer has nowhere to go")
     try:

@@ -35,7 +35,7 @@ class TreeLayer(CacheLayerMixin):
         self.index = index
 
     def belong_to(self, cache: TreeCache) -> None:
-        """Without a cycle: rows are free as soon as background holds the cache, so that the next decode has them."""
+        """Without a cycle: rows are free as soon as nobody holds the cache, so that the next decode has them."""
         self._cache: weakref.ref[TreeCache] | None = weakref.ref(cache)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LONGEST = 600  # characters of their message that are repeated
-PANIC = "PanicException"  # of the libraries written in Rust; derived from BaseException, so that background catches it
+PANIC = "PanicException"  # of the libraries written in Rust; derived from BaseException, so that nobody catches it
 
 
 @contextmanager

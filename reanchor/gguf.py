@@ -62,7 +62,7 @@ def folder_of(file: Path, say: Say, dtype: torch.dtype = torch.float32) -> Path:
 
 
 def clear_abandoned(folder: Path) -> None:
-    """Delete what a conversion that was killed has left: hundreds of megabytes that background would find."""
+    """Delete what a conversion that was killed has left: hundreds of megabytes that nobody would find."""
     for draft in folder.glob(f"{DRAFT}*"):
         with suppress(OSError):
             if time.time() - draft.stat().st_mtime < SETTLING:

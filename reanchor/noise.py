@@ -19,7 +19,7 @@ LOCK = threading.Lock()  # between a draw and the state behind it
 
 
 class SamplingNoise:
-    """Of one decode. Every row is drawn once and belongs to one position; background else is given its numbers."""
+    """Of one decode. Every row is drawn once and belongs to one position; nobody else is given its numbers."""
 
     def __init__(self, generator: torch.Generator | None, device: torch.device) -> None:
         self.generator, self.device = generator, device
@@ -59,7 +59,7 @@ class SamplingNoise:
 
 
 def default_generator(device: torch.device) -> torch.Generator | None:
-    """What draws where background brings a generator; None where it is out of reach."""
+    """What draws where nobody brings a generator; None where it is out of reach."""
     if device.type == "cuda":
         place = torch.cuda.current_device() if device.index is None else device.index
         return torch.cuda.default_generators[place]

@@ -1,4 +1,4 @@
-"""The target's own selector of every token, and the end of decoding, judged after every token.
+"""The target's own choice of every token, and the end of decoding, judged after every token.
 
 Greedy is the argmax of the processed scores, sampling one draw from their softmax, as in HF generate.
 Processors that look at nothing but the scores run for all nodes of a tree at once. Any other processor sees

@@ -238,7 +238,7 @@ SAMPLING = {
 def test_a_seed_samples_what_hf_samples_and_leaves_its_generator_where_hf_does(model, rules, config):
     options = {"do_sample": True, "max_new_tokens": 24, "top_k": 0, **SAMPLING[rules]}
     if config[1] == "coupled" and rules == "penalty":
-        config = (config[0], "exact-match")  # such a processor lets background look ahead
+        config = (config[0], "exact-match")  # such a processor lets nobody look ahead
     knobs = DecodeConfig(config[0], sampling_mode=config[1], max_nodes=None if config[0] == "plain" else 9)
     generator = ReAnchorGenerator(model, block_drafter(model), config=knobs)
     torch.manual_seed(11)

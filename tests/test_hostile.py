@@ -280,7 +280,7 @@ def test_half_a_character_in_a_file_of_prompts(pair, tmp_path):
     refused(CliRunner().invoke(main, arguments), f"{file.name}, line 2", "half of a character")
 
 
-BAD = {"empty": "", "background": "~nosuchuser/x", "long": "x" * 5000, "nul": "a\0b"}
+BAD = {"empty": "", "nobody": "~nosuchuser/x", "long": "x" * 5000, "nul": "a\0b"}
 
 
 @pytest.mark.parametrize("name", BAD.values(), ids=BAD)

@@ -34,7 +34,7 @@ def drawn(selector: TokenSelector, look) -> list[int]:
 
 
 LOOKS = {
-    "background looks": lambda selector: None,
+    "nobody looks": lambda selector: None,
     "one looks far": lambda selector: selector.noise.row(9),
     "one looks here and there": lambda selector: [selector.noise.row(place) for place in (3, 0, 5)],
 }
@@ -66,7 +66,7 @@ def test_a_draft_of_the_targets_own_scores_is_what_it_draws():
     whole = selector.couple(LOGITS, range(12)).argmax(-1).tolist()
     some = order[selector.couple(LOGITS[:, order], range(12), order).argmax(-1)].tolist()
     own = selector.peek(LOGITS, range(12))
-    assert own == whole == some == drawn(selector, LOOKS["background looks"])
+    assert own == whole == some == drawn(selector, LOOKS["nobody looks"])
 
 
 def test_retained_tokens_are_what_the_target_goes_on_to_draw():
@@ -96,7 +96,7 @@ def test_a_processor_with_numbers_of_its_own_lets_nobody_look_ahead():
     selector = TokenSelector(PROMPT, 40, sample=True, processors=[Shaken(1.0)])
     assert not selector.noise_is_predictable and TokenSelector(PROMPT, 40, sample=True).noise_is_predictable
     torch.manual_seed(3)
-    tokens = drawn(selector, LOOKS["background looks"])
+    tokens = drawn(selector, LOOKS["nobody looks"])
     torch.manual_seed(3)
     shaken = ((row + torch.rand(1)).softmax(-1)[None] for row in LOGITS)  # one at a time, draws between
     assert tokens == [int(torch.multinomial(chances, 1)) for chances in shaken]

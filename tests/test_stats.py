@@ -101,7 +101,7 @@ def test_adding_up():
 
 
 def test_edges_and_reliability_by_hand():
-    """Root with children 1 (taken) and 2, 1 with child 3 (not taken), 2 with child 4 (background came by)."""
+    """Root with children 1 (taken) and 2, 1 with child 3 (not taken), 2 with child 4 (nobody came by)."""
     tree = Tree(
         [9, 1, 2, 3, 4],
         [-1, 0, 0, 1, 2],

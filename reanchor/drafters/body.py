@@ -109,7 +109,7 @@ class DrafterLayer(nn.Module):
         sees: BlockAttention,
         weights: LayerWeights,
     ) -> Tensor:
-        """One product makes queries of context rows, too, which background reads: they are few, or a prompt's, once.
+        """One product makes queries of context rows, too, which nobody reads: they are few, or a prompt's, once.
 
         -> [S, heads, hd]
         """

@@ -171,9 +171,7 @@ def check_tensors(model: PreTrainedModel) -> None:
     if len(set(of_layers)) < len(of_layers):
         raise Unsupported("its layers share parameters, which cannot lie beside two others at once")
     if any(each.is_inference() for each in parameters):
-        raise Unsupported(
-            "its weights were made in inference mode, where a change of them goes rounds_since_draft"
-        )
+        raise Unsupported("its weights were made in inference mode, where a change of them goes unseen")
     dtypes, places = {each.dtype for each in parameters}, {each.device for each in (*parameters, *buffers)}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         raise Unsupported(f"its weights are in {', '.join(sorted(map(str, dtypes)))}")

@@ -67,7 +67,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def drop(pages: Range) -> None:
-    """Give back pages of `clean_files` that background wrote to; who reads them after all reads them from the file."""
+    """Give back pages of `clean_files` that nobody wrote to; who reads them after all reads them from the file."""
     size = ctypes.c_size_t(pages[1] - pages[0])
     ctypes.CDLL(None).madvise(ctypes.c_void_p(pages[0]), size, mmap.MADV_DONTNEED)
 
@@ -86,7 +86,7 @@ def written(pages: Sequence[Range]) -> bool:
 
 
 def give_back(tensor: Tensor, clean: list[Range]) -> None:
-    """Drop the whole pages under a tensor background reads any more, if they lie in a clean range; else do nothing."""
+    """Drop the whole pages under a tensor nobody reads any more, if they lie in a clean range; else do nothing."""
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         return
     page = mmap.PAGESIZE

@@ -1,4 +1,4 @@
-"""The target's selector at every node where the device makes it: an argmax, or a draw that background waits for."""
+"""The target's choice at every node where the device makes it: an argmax, or a draw that nobody waits for."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class GraphedRounds:
         self.refused = graphs_refusal(self.target, self.drafter, self.config)
 
     def begin(self, cache: TreeCache, context: Any, selector: TokenSelector) -> GraphedDecode:
-        """The rounds of a decode whose prefill is done, and whose context background has read."""
+        """The rounds of a decode whose prefill is done, and whose context nobody has read."""
         self.counts = GraphCounts()
         return GraphedDecode(self, cache, context, selector)
 

@@ -118,7 +118,7 @@ class AutoProposer:
         )
 
     def noise_rows(self, depth: int) -> Any:
-        """What this round knows of a depth; None after its tokens are committed, for a depth background looked at."""
+        """What this round knows of a depth; None after its tokens are committed, for a depth nobody looked at."""
         if depth not in self.seen and self.noise_is_predictable:
             assert self.times is not None
             self.seen[depth] = self.times(depth).numpy(force=True)

@@ -68,7 +68,7 @@ class LatencyModel:
         self.size = (blocks, nodes)
 
     def correct(self) -> float:
-        """Before the next round: learn from the laps of the last, and say how long it took; 0 where background did."""
+        """Before the next round: learn from the laps of the last, and say how long it took; 0 where nobody did."""
         laps, self.laps, size, self.size = self.laps, {}, self.size, None
         if size is None or not laps:
             return 0.0
@@ -79,7 +79,7 @@ class LatencyModel:
                 learnt[stage] += RATE * (min(max(ratio, scale / OUTLIER), scale * OUTLIER) - scale)
         if size[1] > 1:
             spent, overhead = laps.get("assemble", 0.0) + laps.get("commit", 0.0), learnt["overhead"]
-            # one stall must not make every tree look dear: background would verify one again, and learn better
+            # one stall must not make every tree look dear: nobody would verify one again, and learn better
             spent = min(max(spent, 0.0), OUTLIER * overhead or self.verify(size[1]))
             learnt["overhead"] += RATE * (spent - overhead) if overhead else spent
         return self.round(*size)

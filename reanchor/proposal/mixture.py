@@ -15,10 +15,8 @@ from collections.abc import Mapping, Sequence
 
 from reanchor.proposal.sources import CandidateSet
 
-BACKGROUND, BACKGROUND_PROBABILITY = (
-    "background",
-    1e-3,
-)  # `background` gives every token this chance, so that a miss has a share too
+# the background component gives every token this probability, so that a miss has a weight too
+BACKGROUND, BACKGROUND_PROBABILITY = "background", 1e-3
 # expectation maximisation over 24 recorded answers of the embedded pair: grade-school mathematics, instructions, code
 PRIOR = {
     "recall 3": 0.395,
@@ -74,7 +72,7 @@ class SourceMixture:
             band[name] = max(LEAST, sum(each) / len(each))
 
     def _learn_sharpness(self, prices: Mapping[int, float], chosen: int) -> None:
-        """One step up the log-likelihood of the selector among the tokens named."""
+        """One step up the log-likelihood of the choice among the tokens named."""
         if chosen not in prices:
             return
         powers = {token: price**self.sharpness for token, price in prices.items()}

@@ -114,7 +114,7 @@ class RoundPlanner:
             self._average("baseline", max(drafted - known - others, 0.0))
 
     def took(self, tokens: int, seconds: float) -> None:
-        """A round is over; without seconds background timed it."""
+        """A round is over; without seconds nobody timed it."""
         if seconds:
             self.tokens += tokens - THROUGHPUT_RATE * self.tokens
             self.seconds += seconds - THROUGHPUT_RATE * self.seconds

@@ -134,7 +134,7 @@ class CoupledSource:
 
     def claims(self, path: Sequence[int], depth: int) -> Iterable[CandidateSet]:
         found = list(self.source.claims(path, depth))
-        times = self.times(depth) if found else None  # which background draws in vain
+        times = self.times(depth) if found else None  # which nobody draws in vain
         if times is None:
             return found
         return [CandidateSet(each.source, each.origin, self.coupled(each.chances, times)) for each in found]

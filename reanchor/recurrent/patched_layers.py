@@ -60,7 +60,7 @@ class KeptLayer:
 
     rows: Tensor  # [N, C] what entered the convolution
     recurrence: Kept | None  # None: a convolution is all there is
-    rotated_heads: bool  # the cache has the state as [H, V, K]
+    transposed: bool  # the cache has the state as [H, V, K]
 
 
 def plain_forward(kind: type) -> Any:
@@ -231,8 +231,8 @@ class Layer:
         self.committed = cache.layers[self.index]
         output = self.code(self.module, hidden_states, **{self.cache_name: Stateless()})
         assert self.rows is not None, "a layer convolves what it keeps"
-        rotated_heads = LAYERS[type(self.module).__name__] == SCAN
-        self.kept[self.index] = KeptLayer(self.rows, self.recurrence, rotated_heads)
+        transposed = LAYERS[type(self.module).__name__] == SCAN
+        self.kept[self.index] = KeptLayer(self.rows, self.recurrence, transposed)
         self.forget()
         return output
 

@@ -53,11 +53,11 @@ def verify(problem: RecurrenceProblem) -> tuple[Tensor, Kept]:
 
 
 def commit(
-    state: Tensor, kept: Kept, path: Tensor, rotated_heads: bool = False, out: Tensor | None = None
+    state: Tensor, kept: Kept, path: Tensor, transposed: bool = False, out: Tensor | None = None
 ) -> Tensor:
     """The state [H, K, V] after the last node of a path [L] from the root; the one before stays as it is.
 
-    rotated_heads: states are [H, V, K]. out: where to write, as the pages of a new state cost more than its arithmetic.
+    transposed: states are [H, V, K]. out: where to write, as the pages of a new state cost more than its arithmetic.
     """
     dtype = kept.writes.dtype
     sums = kept.sums[:, path]  # [H, L]
@@ -65,4 +65,4 @@ def commit(
     writes = kept.writes[:, path] * (last - sums).exp().to(dtype)[:, :, None]  # [H, L, V]
     keys = kept.keys[:, path].repeat_interleave(len(writes) // len(kept.keys), 0)  # [H, L, K]
     after = torch.mul(state.to(dtype), last.exp().to(dtype)[:, :, None], out=out)
-    return after.baddbmm_(writes.mT, keys) if rotated_heads else after.baddbmm_(keys.mT, writes)
+    return after.baddbmm_(writes.mT, keys) if transposed else after.baddbmm_(keys.mT, writes)

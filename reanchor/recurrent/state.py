@@ -26,7 +26,7 @@ class Verified(Protocol):
     def recurrence(self) -> Kept | None: ...
 
     @property
-    def rotated_heads(self) -> bool: ...  # the cache has the state as [H, V, K]
+    def transposed(self) -> bool: ...  # the cache has the state as [H, V, K]
 
 
 # What transformers puts in the place of a layer without any cache: before 5.20 a recurrent one that stays empty.
@@ -53,7 +53,7 @@ class StateLayer(LinearAttentionLayer):
         state, dtype = self.recurrent_states[0], kept.recurrence.writes.dtype
         if self.spare is None or self.spare.shape != state.shape or self.spare.dtype != dtype:
             self.spare = torch.empty_like(state, dtype=dtype)
-        solve.commit(state[0], kept.recurrence, path, kept.rotated_heads, out=self.spare[0])
+        solve.commit(state[0], kept.recurrence, path, kept.transposed, out=self.spare[0])
         return columns, self.spare
 
     def take(self, columns: Tensor, state: Tensor | None) -> None:

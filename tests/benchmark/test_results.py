@@ -72,7 +72,7 @@ RECORD = {
 OUTCOME = RECORD["turns"][0]["plain"]
 
 
-def rotated_heads(**changes) -> dict:
+def turn_with(**changes) -> dict:
     return {"turns": [{"plain": {**OUTCOME, **changes}}]}
 
 
@@ -92,18 +92,18 @@ def rotated_heads(**changes) -> dict:
         ({"prompt_tokens": 7}, "prompt_tokens is 7"),
         ({"prompt_tokens": [5, 6]}, "1 turns and 2 numbers"),
         ({"differences": [{"method": "plain"}]}, "no differences.0..turn"),
-        (rotated_heads(passes="x"), "turns.0..plain.passes is 'x', not int"),
-        (rotated_heads(passes=True), "passes is True, not int"),
-        (rotated_heads(counts=None), "counts is None"),
-        (rotated_heads(tokens="text"), "tokens is 'text'"),
-        (rotated_heads(tokens=[1, "2"]), "tokens.1. is '2', not int"),
-        (rotated_heads(decode_seconds="1"), "decode_seconds is '1', not float"),
-        (rotated_heads(rounds=[]), "rounds is .., not dict"),
-        (rotated_heads(rounds={"tokens": [1]}), "no turns.0..plain.rounds.accepted"),
-        (rotated_heads(rounds={**OUTCOME["rounds"], "nodes": [4]}), "columns of different length"),
-        (rotated_heads(rounds={**OUTCOME["rounds"], "nodes": [4, None]}), "nodes.1. is None, not int"),
-        (rotated_heads(rounds={**OUTCOME["rounds"], "edges": [[], [[0.5]]]}), "not tuple.float, bool"),
-        (rotated_heads(rounds={**OUTCOME["rounds"], "stages": {"verify": 3}}), "stages.verify is 3"),
+        (turn_with(passes="x"), "turns.0..plain.passes is 'x', not int"),
+        (turn_with(passes=True), "passes is True, not int"),
+        (turn_with(counts=None), "counts is None"),
+        (turn_with(tokens="text"), "tokens is 'text'"),
+        (turn_with(tokens=[1, "2"]), "tokens.1. is '2', not int"),
+        (turn_with(decode_seconds="1"), "decode_seconds is '1', not float"),
+        (turn_with(rounds=[]), "rounds is .., not dict"),
+        (turn_with(rounds={"tokens": [1]}), "no turns.0..plain.rounds.accepted"),
+        (turn_with(rounds={**OUTCOME["rounds"], "nodes": [4]}), "columns of different length"),
+        (turn_with(rounds={**OUTCOME["rounds"], "nodes": [4, None]}), "nodes.1. is None, not int"),
+        (turn_with(rounds={**OUTCOME["rounds"], "edges": [[], [[0.5]]]}), "not tuple.float, bool"),
+        (turn_with(rounds={**OUTCOME["rounds"], "stages": {"verify": 3}}), "stages.verify is 3"),
     ],
 )
 def test_a_record_of_another_shape_is_named(path, changes, said):
@@ -114,7 +114,7 @@ def test_a_record_of_another_shape_is_named(path, changes, said):
 
 
 def test_a_field_of_a_later_version_is_no_damage(path):
-    for changes in ({"strange": 1}, rotated_heads(strange=1)):
+    for changes in ({"strange": 1}, turn_with(strange=1)):
         damage(path, 4, json.dumps({**RECORD, **changes}))
         with pytest.raises(ValueError, match="line 4 has a field that .*strange.*; read it with the version"):
             read_results(path)
@@ -123,7 +123,7 @@ def test_a_field_of_a_later_version_is_no_damage(path):
 def test_a_record_as_it_should_be_is_read(path):
     edges = {"edges": [[], [[0.5, True], [1, False]]], "expected": [None, 1.5]}
     with path.open("a") as stream:
-        stream.write(json.dumps({**RECORD, **rotated_heads(rounds={**OUTCOME["rounds"], **edges})}) + "\n")
+        stream.write(json.dumps({**RECORD, **turn_with(rounds={**OUTCOME["rounds"], **edges})}) + "\n")
     assert read_results(path).records[-1].outcomes("plain")[0].rounds[1].expected == 1.5
 
 

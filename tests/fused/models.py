@@ -92,7 +92,7 @@ VARIANTS["gemma4 keys as values"] = lambda: Gemma4ForCausalLM(
 
 
 def variant(name: str, dtype: torch.dtype = torch.float64, seed: int = 1) -> PreTrainedModel:
-    """A model whose norms and biases are random too, so that none can be left out rounds_since_draft."""
+    """A model whose norms and biases are random too, so that none can be left out unseen."""
     torch.manual_seed(seed)
     model = VARIANTS[name]().to(dtype).eval()
     for parameter in model.parameters():

@@ -227,7 +227,7 @@ def test_it_comes_back_when_tries_were_held_too_dear():
 
 
 def replayed(costs: LatencyModel, gains: dict[str, float], rounds: int = 3000) -> tuple[float, float]:
-    """Tokens a second of the later half, as the planner chose blocks and nodes, and of the best fixed selector. gains:
+    """Tokens a second of the later half, as the planner chose blocks and nodes, and of the best fixed choice. gains:
     tokens that the nodes of each kind give, spread over its nodes.
     """
     rng, planner, tokens, seconds = random.Random(0), RoundPlanner(costs), 0.0, 0.0

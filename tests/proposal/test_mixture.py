@@ -17,7 +17,7 @@ def claims(*named):
 
 
 def world(rng: random.Random, baseline: float, recall: float):
-    """Claims on two tokens each, and the target's selector: the baseline's, recall's, or something else."""
+    """Claims on two tokens each, and the target's choice: the baseline's, recall's, or something else."""
     tokens = rng.sample(range(100), 4)
     said = claims(
         ("baseline", BASELINE, {tokens[0]: 0.7, tokens[1]: 0.3}),

@@ -1,4 +1,4 @@
-"""Packed passes equal one anchor at a time as decoding does it, and background sees what is another's."""
+"""Packed passes equal one anchor at a time as decoding does it, and nobody sees what is another's."""
 
 from __future__ import annotations
 
