@@ -1,4 +1,4 @@
-"""Method dflash: the baseline block as a chain (DFlash, arXiv 2602.06036)."""
+"""Method dflash: the baseline block of a DFlash drafter as a chain."""
 
 from __future__ import annotations
 
