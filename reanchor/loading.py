@@ -126,18 +126,10 @@ def shape_of(spec: str | Path, source: str) -> PreTrainedModel:
     return shape
 
 
-def cached() -> Path | None:
-    """Where converted models are kept, if anywhere."""
-    try:
-        return cache_folder()
-    except ValueError:
-        return None
-
-
 def remedy_of(source: str) -> str:
     if not Path(source).is_dir():
         return "no such folder here, so the hub was asked"
-    if Path(source).parent == cached():
+    if Path(source).parent == cache_folder():
         return f"delete the folder {source}, and it is converted again"
     return "is it whole? fetch it again"
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from reanchor.cache_folder import cache_folder
 from reanchor.gguf import folder_of
@@ -20,7 +21,7 @@ def file(tmp_path, monkeypatch) -> Path:
     gguf = pytest.importorskip("gguf")
     import numpy as np
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "tiny.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     for name, value in (

@@ -31,7 +31,7 @@ def shell(pair: tuple[Path, Path], after: str, **environment: str) -> subprocess
         f"{sys.executable} -m reanchor_cli generate --target {pair[0]} --drafter {pair[1]} --device cpu --method plain "
         f"--max-new-tokens 5 {after}"
     )
-    cache = {"XDG_CACHE_HOME": str(pair[0].parent / "cache")}
+    cache = {"HF_HOME": str(pair[0].parent / "cache")}
     return subprocess.run(
         ["bash", "-c", command],
         capture_output=True,
